@@ -23,16 +23,34 @@ STATEFUL = ("optimizers", "lr_schedulers")
 
 def capture_model(algo: Any) -> dict[str, Any]:
     """Collective where nets are sharded: of each part of `algo`, nets with buffers, optimizers,
-    schedules, averages with counters, its numbers, and what optimizers update outside the nets.
+    schedules, averages with counters, its numbers; and the modules, optimizers and schedules that
+    it has elsewhere, and what optimizers update outside all modules.
 
     Tensors are the model's own; sharded ones are whole, on the main rank's CPU, and None on others.
     `plain` makes it ready for a file.
     """
     state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
+    for kind, objects in elsewhere(algo).items():
+        if objects:
+            state[""][kind] = tree.mapped(_own_state, objects)
     outside = dict(host_algo.outside_nets(algo))
     if outside:
         state[""]["outside_nets"] = outside
     return tree_collectives.whole(state)
+
+
+def elsewhere(algo: Any) -> dict[str, dict[str, Any]]:
+    """Return what `algo` trains with outside the attributes that robomimic has, by kind and name:
+    modules, and optimizers, schedules, scalers and averages.
+    """
+    return {
+        "modules": dict(host_algo.modules_elsewhere(algo)),
+        "stateful": dict(host_algo.stateful_elsewhere(algo)),
+    }
+
+
+def _own_state(value: Any) -> Any:
+    return value.state_dict() if hasattr(value, "state_dict") else None
 
 
 def _capture_part(part: Any) -> dict[str, Any]:
@@ -43,9 +61,7 @@ def _capture_part(part: Any) -> dict[str, Any]:
         if name in ("nets", "ema_nets") and isinstance(module, nn.Module)
     }
     for name in STATEFUL:
-        state[name] = tree.mapped(
-            lambda one: one.state_dict() if hasattr(one, "state_dict") else None, held.get(name)
-        )
+        state[name] = tree.mapped(_own_state, held.get(name))
     if held.get("ema") is not None:
         state["ema"] = _capture_average(held["ema"])
     state["numbers"] = numbers(part)

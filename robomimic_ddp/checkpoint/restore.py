@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint.capture import STATEFUL
+from robomimic_ddp.checkpoint.capture import STATEFUL, elsewhere
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import fsdp, host_algo
 from robomimic_ddp.distributed.tree_collectives import Lent
@@ -29,6 +29,12 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     _require_same_names("parts of the algorithm", found, state)
     for name, part in found.items():
         _restore_part(part, state[name], f"{name}." if name else "")
+    for kind, objects in elsewhere(algo).items():
+        of_kind = state[""].get(kind, {})
+        _require_same_names(f"{kind} outside nets and optimizers", objects, of_kind)
+        for name, value in objects.items():
+            load = _load_module if isinstance(value, nn.Module) else _load_nest
+            load(value, of_kind[name], name)
     outside = dict(host_algo.outside_nets(algo))
     saved = state[""].get("outside_nets", {})
     _require_same_names("what optimizers update outside the nets", outside, saved)

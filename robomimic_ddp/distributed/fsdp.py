@@ -308,7 +308,11 @@ def _shard_averages(algo: Any) -> None:
             parts[key] = shard_like(average, like)
         return parts[key]
 
-    nets = dict(host_algo.named_parameters(algo))
+    nets = {
+        name: parameter
+        for prefix, net in host_algo.named_nets(algo)
+        for name, parameter in net.named_parameters(prefix)
+    }
     ema, kept = getattr(algo, "ema", None), []  # whole averages live until all are sharded
     if "shadow_params" in vars(ema or algo):
         kept = list(ema.shadow_params)

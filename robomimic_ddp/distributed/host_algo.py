@@ -2,7 +2,8 @@
 
 Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current
 diffusers), `ema.averaged_model` (diffusers 0.11; ours has both names), `optimizers` (a dict of
-optimizers, or of lists of them). A hierarchical algorithm (HBC, IRIS) has these in its parts.
+optimizers, or of lists of them). A hierarchical algorithm (HBC, IRIS) has these in its parts. What
+else an algorithm has, such as `self.model` and `self.optimizer`, is found by `host_objects`.
 """
 
 from __future__ import annotations
@@ -14,47 +15,113 @@ import torch
 from torch import nn
 
 from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.host_objects import walk
 
 
-def parts(algo: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("", algo), and the algorithms that a hierarchical one is made of: ("planner", ...)."""
-    yield prefix, algo
-    for name, value in vars(algo).items():
-        if hasattr(type(value), "serialize"):  # asked of the class: hosts' configs raise for names
-            yield from parts(value, f"{prefix}.{name}" if prefix else name)
+def parts(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
+    """("", algo), and what it is made of, each once: the algorithms of a hierarchical one
+    ("planner", ...), other objects with modules or optimizers ("agents[0]", ...). `objects`:
+    the result of `walk(algo)`, where it is known.
+    """
+    yield "", algo
+    objects = walk(algo) if objects is None else objects
+    yield from ((name, value) for name, value in objects if _is_part(value))
 
 
-def _of_parts(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
+def _is_part(value: Any) -> bool:
+    if isinstance(value, nn.Module) or not hasattr(value, "__dict__") or _is_average(value):
+        return False
+    kind = type(value)  # asked of the class: hosts' configs raise for names
+    if hasattr(kind, "serialize"):
+        return True
+    trains = any(
+        isinstance(one, (nn.Module, torch.optim.Optimizer)) for one in vars(value).values()
+    )
+    return trains and not hasattr(kind, "state_dict")
+
+
+def _is_average(value: Any) -> bool:
+    return bool({"shadow_params", "averaged_model"} & {*getattr(value, "__dict__", ())})
+
+
+def _of_parts(algo: Any, attribute: str, objects: list | None = None) -> Iterator[tuple[str, Any]]:
     """(prefix of names, value) of each part that has the attribute: ("planner.", value)."""
-    for name, part in parts(algo):
+    for name, part in parts(algo, objects):
         value = getattr(part, attribute, None)
         if value is not None:
             yield f"{name}." if name else "", value
 
 
-def named_nets(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+def named_nets(algo: Any, objects: list | None = None) -> Iterator[tuple[str, nn.Module]]:
     """("nets", algo.nets); a hierarchical algorithm has none, but parts: ("planner.nets", ...)."""
-    for prefix, nets in _of_parts(algo, "nets"):
+    for prefix, nets in _of_parts(algo, "nets", objects):
         if isinstance(nets, nn.Module):
             yield f"{prefix}nets", nets
 
 
+def modules_elsewhere(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Every module that `algo` has outside its nets and averages: ("model", algo.model)."""
+    objects = walk(algo)
+    known = {
+        id(module)
+        for _, net in [*named_nets(algo, objects), *_averaged(algo)]
+        for module in net.modules()
+    }
+    for name, value in objects:
+        if isinstance(value, nn.Module) and id(value) not in known:
+            known.update(map(id, value.modules()))
+            yield name, value
+
+
+def named_roots(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Every module that is in no other one: the nets, then those elsewhere; no averages."""
+    yield from named_nets(algo)
+    yield from modules_elsewhere(algo)
+
+
+def stateful_elsewhere(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
+    """Every optimizer, schedule, scaler and average outside `optimizers`, `lr_schedulers` and
+    `ema`: ("optimizer", algo.optimizer).
+    """
+    objects = walk(algo) if objects is None else objects
+    known = {
+        id(member)
+        for kind in ("optimizers", "lr_schedulers")
+        for _, member in _named(algo, kind, objects)
+    }
+    known.update(id(ema) for _, ema in _of_parts(algo, "ema", objects))
+    for name, value in objects:
+        if id(value) not in known and _has_state(value):
+            yield name, value
+
+
+def _has_state(value: Any) -> bool:
+    if isinstance(value, torch.optim.Optimizer):
+        return True
+    if isinstance(value, nn.Module) or not hasattr(type(value), "load_state_dict"):
+        return False
+    has_optimizer = "optimizer" in getattr(value, "__dict__", ())
+    return type(value).__module__.startswith("torch.") or has_optimizer or _is_average(value)
+
+
 def is_training(algo: Any) -> bool:
     """Return whether the nets are in training mode; those of all parts change it together."""
-    return next((nets.training for _, nets in named_nets(algo)), False)
+    return next((module.training for _, module in named_roots(algo)), False)
 
 
 def named_modules(algo: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Every module inside the nets; names as in `nets.named_modules()`."""
-    for prefix, nets in named_nets(algo):
-        outer = prefix[: -len("nets")]
-        yield from ((outer + name, module) for name, module in nets.named_modules())
+    """Every module that the algorithm trains with; names as in `nets.named_modules()`."""
+    for name, root in named_roots(algo):
+        prefix = name[: -len("nets")] if name.split(".")[-1] == "nets" else f"{name}."
+        yield from (
+            (f"{prefix}{inner}".rstrip("."), module) for inner, module in root.named_modules()
+        )
 
 
 def named_parameters(algo: Any) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter of the nets: ("nets.policy...", parameter)."""
-    for prefix, nets in named_nets(algo):
-        yield from nets.named_parameters(prefix)
+    """Every parameter of the modules: ("nets.policy...", parameter)."""
+    for name, root in named_roots(algo):
+        yield from root.named_parameters(name)
 
 
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
@@ -63,7 +130,7 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
     """
     named = [
         (f"{prefix}.{name}", tensor)
-        for prefix, module in [*named_nets(algo), *_averaged(algo)]
+        for prefix, module in [*named_roots(algo), *_averaged(algo)]
         for name, tensor in module.state_dict(keep_vars=True).items()
     ]
     ema = getattr(algo, "ema", None)
@@ -115,8 +182,12 @@ def counters(algo: Any) -> dict[str, Any]:
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
-    for name, schedule in _named(algo, "lr_schedulers"):
-        counts[f"schedule {name} steps"] = getattr(schedule, "last_epoch", None)
+    objects = walk(algo)
+    elsewhere = [(f"self.{name}", value) for name, value in stateful_elsewhere(algo, objects)]
+    for name, schedule in [*_named(algo, "lr_schedulers", objects), *elsewhere]:
+        if not hasattr(schedule, "last_epoch"):
+            continue
+        counts[f"schedule {name} steps"] = schedule.last_epoch
     return counts
 
 
@@ -152,19 +223,34 @@ def _taken(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
-    """Each optimizer with its name in the host's dict; members of a list as `name[0]`, ..., those
-    of a part of a hierarchical algorithm as `planner.name`.
+    """Each optimizer once, with its name in the host's dict; members of a list as `name[0]`, ...,
+    those of a part of a hierarchical algorithm as `planner.name`, others as `self.agent.optimizer`.
     """
-    yield from _named(algo, "optimizers")
+    objects = walk(algo)
+    yield from _named(algo, "optimizers", objects)
+    for name, value in stateful_elsewhere(algo, objects):
+        if isinstance(value, torch.optim.Optimizer):
+            yield f"self.{name}", value
 
 
-def _named(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
-    for prefix, members in _of_parts(algo, attribute):
-        for name, member in members.items():
-            if isinstance(member, (list, tuple)):
-                yield from ((f"{prefix}{name}[{index}]", one) for index, one in enumerate(member))
-            elif member is not None:
-                yield f"{prefix}{name}", member
+def _named(algo: Any, attribute: str, objects: list) -> Iterator[tuple[str, Any]]:
+    """The members of each part's `attribute`, a dict, list or nest of both, each once."""
+    seen: set[int] = set()
+    for prefix, nest in _of_parts(algo, attribute, objects):
+        members = nest.items() if isinstance(nest, dict) else [(attribute, nest)]
+        for key, value in members:
+            for name, member in _leaves(value, f"{prefix}{key}"):
+                if member is not None and id(member) not in seen:
+                    seen.add(id(member))
+                    yield name, member
+
+
+def _leaves(nest: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(nest, (dict, list, tuple)):
+        for key, value in nest.items() if isinstance(nest, dict) else enumerate(nest):
+            yield from _leaves(value, f"{name}[{key!r}]")
+    else:
+        yield name, nest
 
 
 def make_equal(algo: Any) -> None:
@@ -178,7 +264,7 @@ def make_buffers_equal(algo: Any) -> None:
     DDP copies buffers before a forward, after which each rank updates its own (BatchNorm's running
     means): between epochs they differ by design, and validation would use each rank's own.
     """
-    modules = [module for _, module in [*named_nets(algo), *_averaged(algo)]]
+    modules = [module for _, module in [*named_roots(algo), *_averaged(algo)]]
     _broadcast([buffer for module in modules for buffer in module.buffers()])
 
 

@@ -197,9 +197,13 @@ def reducers(algo: Any) -> list[Any]:
     return [*(parallel.state_of(net) for _, net in nets), *among(algo)]
 
 
-def outside_parallel_nets(algo: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return what `optimizer` trains that no parallel net of `algo` averages."""
+def outside_parallel_nets(
+    algo: Any, optimizer: torch.optim.Optimizer, parameters: list | None = None
+) -> list[torch.Tensor]:
+    """Return what `optimizer` trains that no parallel net of `algo` averages. `parameters`: those
+    of the optimizer that are looked at, by default all.
+    """
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     covered = {id(parameter) for _, net in nets for parameter in net.parameters()}
-    held = host_algo.held_by(optimizer)
+    held = host_algo.held_by(optimizer) if parameters is None else parameters
     return [one for one in held if one.requires_grad and id(one) not in covered]

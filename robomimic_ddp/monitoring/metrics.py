@@ -12,7 +12,7 @@ from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.monitoring.step_hooks import StepHook
-from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart
+from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 
 
 def mean_over_ranks(
@@ -20,45 +20,57 @@ def mean_over_ranks(
 ) -> dict[str, Any]:
     """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
 
-    Keys logged per batch: the mean over all samples of all ranks that logged the key. Time_* and
-    other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in the
-    host's minutes). Other types: the value of the lowest rank that has it. A rank without batches
-    counts for its times only. continued: the host's log is of the rest of a resumed epoch, maybe of
-    no step; `logs` is of all of it.
+    Keys logged per batch: the mean over all samples of all ranks that logged the key; of a batch's
+    maximum, minimum and deviation beside its mean, those of all ranks' batches (`pooled`). Time_*
+    and other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in
+    the host's minutes). Where the host's log has another type, also None: the value of the lowest
+    rank that has it. A rank without batches counts for its times only. continued: the host's log is
+    of the rest of a resumed epoch, maybe of no step; `logs` is of all of it.
     """
-    parts = group.gather_objects((host_log, logs.totals))
+    parts = group.gather_objects((host_log, logs.totals, logs.spreads))
     of_ranks = BatchLogs()
-    for _, rank_totals in parts:
+    for _, rank_totals, _ in parts:
         of_ranks.add(0, rank_totals)
     totals = of_ranks.totals
-    hosts = [rank_log for rank_log, _ in parts]
+    hosts = [rank_log for rank_log, _, _ in parts]
     # Per-batch keys first, as the host's log has them: the main rank may have had no batch.
     per_batch = [key for key in totals if continued or any(key in rank_log for rank_log in hosts)]
     rest = dict.fromkeys(key for rank_log in hosts for key in rank_log if key not in totals)
-    merged: dict[str, Any] = {key: totals[key][0] / totals[key][1] for key in per_batch}
-    for key in rest:
-        merged[key] = _mean_or_first([rank_log[key] for rank_log in hosts if key in rank_log])
+    means = {key: totals[key][0] / totals[key][1] for key in per_batch}
+    of_steps = BatchLogs()
+    for samples, spreads in pooled([rank_spreads for _, _, rank_spreads in parts]):
+        of_steps.add(0, {key: (value * samples, samples) for key, value in spreads.items()})
+    means.update((key, total / weight) for key, (total, weight) in of_steps.totals.items())
+    merged: dict[str, Any] = {}
+    for key in (*per_batch, *rest):
+        values = [rank_log[key] for rank_log in hosts if key in rank_log]
+        if not all(map(_is_number, values)):
+            merged[key] = values[0]
+        else:
+            merged[key] = means[key] if key in means else float(np.mean(values))
     return merged
 
 
-def _mean_or_first(values: list[Any]) -> Any:
-    try:
-        return float(np.mean(np.asarray(values, dtype=np.float64)))
-    except (TypeError, ValueError):
-        return values[0]
+def _is_number(value: Any) -> bool:
+    """Return whether the host's log has a number: not a flag, and no array of several."""
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    return isinstance(value, (int, float, np.number)) or getattr(value, "shape", None) == ()
 
 
 def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[str, Any]:
     """Collective: the log of the epoch over all ranks and steps, from the host's of its last part.
 
     On several ranks the mean over ranks (`mean_over_ranks`); on one the host's own, or, where the
-    epoch was continued after a resume, the mean over all of its steps (Time_*: of the rest).
+    epoch was continued after a resume, the mean of each number over all of its steps (Time_* and
+    what is not numbers: of the rest).
     """
     if group.world_size() > 1:
         return mean_over_ranks(log, part.logs, continued)
     if not continued:
         return log
-    return {**_means(part.step_logs), **{k: v for k, v in log.items() if k[:5] == "Time_"}}
+    means = _means(part.step_logs).items()
+    return {**log, **{key: mean for key, mean in means if _is_number(log.get(key, mean))}}
 
 
 def argument(call: inspect.BoundArguments, name: str) -> Any:
@@ -118,7 +130,7 @@ class Recorder(StepHook):
         self.part.steps += 1
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        self.part.see(step_log, batch)
+        self.part.see(step_log, batch, is_training=self.counts_steps)
         return step_log
 
     def after_step(self) -> None:

@@ -80,8 +80,8 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
         loader = sampling.ReplayedLoader(loader)
     before = run.loaders.get(role)
-    is_part = role == "train" and before is not None and batch < run.plan.samples_per_rank
-    run.loaders[role] = sampling.JoinedLoaders(before, loader) if is_part else loader
+    joins = role == "train" and before is not None
+    run.loaders[role] = sampling.JoinedLoaders(before, loader) if joins else loader
     return loader
 
 

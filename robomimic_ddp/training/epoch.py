@@ -13,6 +13,7 @@ from typing import Any
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
+from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
     debug,
     history,
@@ -80,6 +81,7 @@ class _Epoch:
             self.part = run.resume.part or self.part
             self.part.epoch = self.number
         self.done_before = self.part.steps
+        self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
         self.pace = throughput.Pace()
         self.progress = self._progress() if group.is_main() else None
@@ -130,7 +132,11 @@ class _Epoch:
         ):
             if self.is_logged:
                 watchdog.reached(self.place)
-            yield
+            self.run.in_train_epoch = not self.validates
+            try:
+                yield
+            finally:
+                self.run.in_train_epoch = False
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
@@ -165,7 +171,10 @@ class _Epoch:
         return fsdp.whole(self.model) if self.validates else contextlib.nullcontext()
 
     def finished(self, result: Any) -> Any:
-        """Collective: `result` of the host with the log of all ranks, and in training its speed."""
+        """Collective: `result` of the host with the log of all ranks, and in training its speed.
+        Raises WrapError on a rank that has trained nothing.
+        """
+        self._require_steps()
         log, *rest = result if isinstance(result, tuple) else (result,)
         if self.is_logged:
             watchdog.reached(f"{self.place} log")
@@ -181,6 +190,23 @@ class _Epoch:
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
                 getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
         return (log, *rest) if isinstance(result, tuple) else log
+
+    def _require_steps(self) -> None:
+        """On several ranks; one process trains whatever its host does. Where a resumed epoch has no
+        step left there is none, and fp16 may have left out those that overflowed.
+        """
+        guard, batches = self.run.guard, self.part.steps - self.done_before
+        if guard is None or self.validates or guard.steps > self.stepped_before:
+            return
+        finished_before = self.done_before and self.steps <= self.done_before
+        if finished_before or self.run.options.values.precision == "fp16":
+            return
+        raise WrapError(
+            f"{self.place} ended on rank {group.rank()} after {batches} batch(es) and no step of "
+            "an optimizer. Expected steps of torch.optim optimizers, whose gradients are averaged: "
+            "weights that are changed in another way differ between ranks. Step the optimizers in "
+            "train_on_batch, and check that the loader gives batches on every rank."
+        )
 
     def record(self, result: Any, seconds: float) -> None:
         """Append the epoch to the run's history, on the main rank."""
@@ -224,7 +250,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
             return rollout_with_stats(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
-        with swapped(run, "plays", True), run.weights_for_acting():
+        acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
+        with swapped(run, "plays", True), run.weights_for_acting(), acting:
             result = _rollouts.split(rollout_with_stats, call, run.seed)
         if run.pictures is not None and isinstance(result, tuple) and result:
             run.pictures.videos(result[-1], epoch)

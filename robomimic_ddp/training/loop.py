@@ -20,6 +20,7 @@ from robomimic_ddp.distributed import (
     optimizer_ddp,
     parallel,
     rng,
+    step_guard,
     watchdog,
 )
 from robomimic_ddp.errors import PatchError
@@ -117,7 +118,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         run.stopper.listen()
         if run.options.values.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
-            nets = nets or list(host_algo.named_nets(model))
+            nets = nets or list(host_algo.named_roots(model))
             debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
@@ -180,6 +181,7 @@ def _start_training(
         print_clean(gradients)
     rng.seed_streams(run.seed, run.plan.rank)
     finished = saver.restore()
+    run.guard = run.undo.enter_context(step_guard.installed(model))
     if not run.options.values.verify:
         return None, finished
     verifier = verify.Verifier(model, run.loaders.get("train"))

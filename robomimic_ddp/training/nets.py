@@ -46,9 +46,13 @@ def over_ranks(value: torch.Tensor) -> torch.Tensor:
     """Collective in a training step: the mean over ranks of a statistic of each rank's batch, such
     as the weight of a loss, as a constant of the same shape and dtype.
 
-    `value` itself on one rank, outside a run, and where no gradients are recorded: there the host
-    validates or takes no step, and ranks may have unequal numbers of batches.
+    Without gradients, too: what a step logs, such as TD3-BC's loss of an actor that waits for its
+    turn, is that of all ranks. `value` itself on one rank, outside a run, and where the host
+    validates or acts: there ranks may have unequal numbers of batches.
     """
-    if _run.current() is None or group.world_size() == 1 or not torch.is_grad_enabled():
+    run = _run.current()
+    if run is None or group.world_size() == 1:
+        return value
+    if not (run.in_train_epoch or torch.is_grad_enabled()):
         return value
     return group.sum_over_ranks(value.detach()) / group.world_size()

@@ -40,6 +40,7 @@ from robomimic_ddp.distributed import (
     parallel,
     rng,
     signals,
+    step_guard,
     torch_arguments,
 )
 from robomimic_ddp.errors import PatchError
@@ -103,6 +104,10 @@ class Run:
     """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
+    in_train_epoch: bool = False
+    """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
+    guard: step_guard.StepGuard | None = None
+    """Of optimizers' steps; on several ranks, once training begins."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
 

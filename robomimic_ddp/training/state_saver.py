@@ -10,6 +10,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import checkpoint
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
@@ -101,15 +102,10 @@ class StateSaver:
             parallel.state_of(net).repeat_layout(saved["gradient_orders"].get(name, []))
 
     def _restore_data(self, saved: dict[str, Any]) -> None:
-        loader = self.run.loaders.get("train")
-        if not hasattr(loader, "go_to"):
-            self.position = (
-                "data: the host's own pipeline starts over (its place cannot be found again)"
-            )
-            return
         # Positions are of all ranks together, so a rank that did not exist takes the main rank's.
         position = (_of_this_rank(saved) or saved["ranks"][0])["data"]
-        self.position = loader.go_to(position, saved["world_size"], saved["epoch"])
+        loader = self.run.loaders.get("train")
+        self.position = sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
 
     def _restore_scaler(self, saved: dict[str, Any]) -> None:
         scaler = None if self.run.steps is None else self.run.steps.scaler
@@ -128,10 +124,11 @@ class StateSaver:
         if saved["world_size"] == self.run.plan.world_size:
             own = _of_this_rank(saved)
             part.logs.samples, part.logs.totals = own["samples"], own["totals"]
-            part.step_logs = own["step_logs"]
+            part.logs.spreads, part.step_logs = own["spreads"], own["step_logs"]
         elif group.is_main() and group.world_size() > 1:
             for rank in saved["ranks"]:
                 part.logs.add(rank["samples"], rank["totals"])
+            part.logs.spreads = step_logs.pooled([rank["spreads"] for rank in saved["ranks"]])
 
     def _restore_streams(self, saved: dict[str, Any]) -> None:
         own = _of_this_rank(saved)
@@ -215,7 +212,7 @@ class StateSaver:
         own = {"random": rng.capture(), "data": position}
         if inside is not None:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
-            own.update(step_logs=part.step_logs)
+            own.update(spreads=part.logs.spreads, step_logs=part.step_logs)
         parts = group.gather_objects(checkpoint.plain(own))
         best = self._best_values()
         model = checkpoint.capture_model(self.model)

@@ -103,7 +103,8 @@ def uncovered(algo: Any) -> list[str]:
         return []
     loose = [
         name
-        for name, parameter in host_algo.named_parameters(algo)
+        for prefix, nets in host_algo.named_nets(algo)  # elsewhere may be a frozen helper
+        for name, parameter in nets.named_parameters(prefix)
         if parameter.requires_grad and id(parameter) not in covered
     ]
     if not loose:

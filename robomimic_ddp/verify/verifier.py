@@ -141,7 +141,7 @@ class Verifier(step_hooks.StepHook):
     def _buffer_sums(self) -> dict[str, Hashable]:
         named = [
             (f"{prefix}.{name}", buffer)
-            for prefix, nets in host_algo.named_nets(self.algo)
+            for prefix, nets in host_algo.named_roots(self.algo)
             for name, buffer in nets.named_buffers()
         ]
         return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
@@ -163,7 +163,7 @@ class Verifier(step_hooks.StepHook):
         """Names of the buffers of layers such as torch's SyncBatchNorm, which know a group."""
         return {
             f"{prefix}.{name}.{buffer}"
-            for prefix, nets in host_algo.named_nets(self.algo)
+            for prefix, nets in host_algo.named_roots(self.algo)
             for name, module in nets.named_modules()
             if isinstance(module, _BatchNorm) and hasattr(module, "process_group")
             for buffer in module._buffers

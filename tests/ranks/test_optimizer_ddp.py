@@ -178,7 +178,7 @@ def test_an_algorithm_whose_optimizers_are_not_found_is_named():
     """Else each rank would train a different model, unnoticed with ddp.verify=false."""
     algo = make_algo()
     assert not structure.uncovered(algo)
-    algo.own_optimizers, algo.optimizers = algo.optimizers, {}
+    algo.optimizers = {}
     (only,) = structure.uncovered(algo)
     assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
 

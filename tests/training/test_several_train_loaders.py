@@ -63,15 +63,16 @@ def test_arguments_of_a_dataloader_are_refused_for_rlds_data(present):
         api.train_loader(dataset=SimpleNamespace(is_rlds=True), batch_size=8)
 
 
-def test_each_loader_resumes_at_its_own_place(present):
-    loaders = [make(batch_size) for batch_size in (4, 2, 2)]
+@pytest.mark.parametrize("sizes", [(4, 2, 2), (8, 8, 4)], ids=["parts", "whole batches"])
+def test_each_loader_resumes_at_its_own_place(present, sizes):
+    loaders = [make(batch_size) for batch_size in sizes]
     begun = [iter(loader) for loader in loaders]  # closed, they would end their passes
     for batches in begun:
         next(batches)
     saved = present.loaders["train"].position()
     expected = [next(batches)[0].tolist() for batches in begun]
     present.loaders.clear()
-    resumed = [make(batch_size) for batch_size in (4, 2, 2)]
+    resumed = [make(batch_size) for batch_size in sizes]
     said = present.loaders["train"].go_to(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3

@@ -48,9 +48,9 @@ class StreamLoader(Wrapped):
 
 
 class JoinedLoaders(Wrapped):
-    """Several train loaders whose batches the host, which iterates over them, joins into one.
+    """All train loaders of a host that iterates over several, and trains a step on a batch of each.
 
-    Behaves as the first, and saves and restores the position of each.
+    Behaves as the first, and saves and restores the position of each, by the order of their making.
     """
 
     def __init__(self, before: Any, loader: Any) -> None:
@@ -68,15 +68,25 @@ class JoinedLoaders(Wrapped):
 
     def position(self) -> dict[str, Any]:
         """The position of the first loader, with those of the others under "others"."""
-        first, *others = [loader.position() for loader in self.loaders]
-        return {**first, "others": others}
+        places = [getattr(one, "position", lambda: None)() for one in self.loaders]
+        return {**(places[0] or {}), "others": places[1:]}
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Moves each loader to its position. One without a saved position starts a new pass."""
         places = [position, *(position or {}).get("others", [])]
         places += [None] * (len(self.loaders) - len(places))
-        pairs = zip(self.loaders, places)
-        return "\n".join(loader.go_to(place, world_size, epoch) for loader, place in pairs)
+        return "\n".join(
+            go_to(loader, place, world_size, epoch) for loader, place in zip(self.loaders, places)
+        )
+
+
+def go_to(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    """Moves a train loader to a saved position, and returns a line for the user. A stream that the
+    host reads itself has none.
+    """
+    if not hasattr(loader, "go_to"):
+        return "data: the host's own pipeline starts over (its place cannot be found again)"
+    return loader.go_to(position, world_size, epoch)
 
 
 def datasets_of(loader: Any) -> list[Any]:

@@ -29,6 +29,12 @@ class _Recorded(Wrapped):
         self.taken: list[int] = []
         """Number of indices of each iteration; `_WHOLE` for a complete one."""
         self.given = array("q")
+        self.random_state: dict[str, Any] | None = None
+        """Of the streams when the newest iteration began, which is when its first index is asked
+        for: of several loaders, after all of their iterations were made.
+        """
+        self.start_from: dict[str, Any] | None = None
+        """The state of the streams in which the next iteration begins; None: as they are."""
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -37,6 +43,10 @@ class _Recorded(Wrapped):
         number = len(self.taken)
         self.taken.append(0)
         self.given = given = array("q")
+        if self.start_from is not None:
+            rng.restore(self.start_from)
+            self.start_from = None
+        self.random_state = rng.capture()
         for index in self.sampler:
             given.append(_number(index))
             self.taken[number] += 1
@@ -110,6 +120,7 @@ class ReplayedLoader(Wrapped):
             "batches": live.batches,
             "batch_size": self._batch_size(),
             "random": live.random_state,
+            "sampler_random": live.sampler_random(),
             "iterations": None if recorded is None else recorded.history(live.before),
             "order": live.order_digest(),
         }
@@ -178,6 +189,11 @@ class _Iteration:
         self.batches += 1
         return batch
 
+    def sampler_random(self) -> dict[str, Any] | None:
+        """The state of the streams when the sampler began; None before that."""
+        begun = self.recorded is not None and len(self.recorded.taken) > self.before
+        return self.recorded.random_state if begun else None
+
     def order_digest(self) -> str | None:
         """Digest of the indices of the delivered batches."""
         if self.recorded is None:
@@ -190,12 +206,16 @@ class _Iteration:
         """
         with rng.kept():
             rng.restore(position["random"])
+            if self.recorded is not None:
+                self.recorded.start_from = position["sampler_random"]
             if self._is_begun_at(position):
                 self.random_state = position["random"]
             else:
                 self._begin()
             for _ in range(position["batches"]):
                 next(self._iterator, None)
+        if self.recorded is not None:
+            self.recorded.start_from = None
         self.batches, self.over = position["batches"], False
         if position["order"] not in (None, self.order_digest()):
             raise another_order("the pass", self.recorded.sampler)

@@ -126,7 +126,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     host = getattr(module, NAME, None)
     _require_possible(model, options, nets, host)
     normalised = sync_batchnorm.install(model, options.sync_batchnorm, nets, undo)
-    nets = nets or [net for _, net in host_algo.named_nets(model)]
+    nets = nets or [net for _, net in host_algo.named_roots(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
     if options.preset != "safe":
         done = {"averages in one pass": ema.update_in_one_pass(model, undo)}

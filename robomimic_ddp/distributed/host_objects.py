@@ -1,0 +1,82 @@
+"""Finds what an algorithm has, at any depth: in attributes, lists, dictionaries, other objects.
+
+A miss is not silent: on several ranks `step_guard` refuses the first step of an
+optimizer that nothing averages gradients for.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+_LEAVES = (
+    *(str, bytes, int, float, complex, type(None), np.ndarray, np.generic, torch.Tensor),
+    *(type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+    *(torch.device, torch.dtype, torch.Generator, DataLoader, Dataset, Sampler),
+)
+"""Types that contain nothing that is trained. Data would take long to walk through."""
+_CONTAINERS = (dict, list, tuple, deque)  # a set's order may differ between ranks
+_LONGEST = 1000
+"""Entries of a container that is looked into: longer ones contain data."""
+_DEEPEST = 12
+_OURS = "robomimic_ddp.distributed."
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""Attributes that every module has: its parameters, children and hooks."""
+
+
+def walk(owner: Any) -> list[tuple[str, Any]]:
+    """Return (path, object) for each object that `owner` has, once: ("agents[0].adam", ...).
+
+    Objects come before what they contain, attributes in order, and modules inside a module are not
+    listed one by one. References back, to `owner` or to others, are not followed.
+    """
+    found: list[tuple[str, Any]] = []
+    _walk(owner, "", {id(owner)}, found, 0)
+    return found
+
+
+def _walk(owner: Any, path: str, seen: set[int], found: list, depth: int) -> None:
+    for name, value in _members(owner, path) if depth <= _DEEPEST else ():
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            seen.update(map(id, value.modules()))
+        if not isinstance(value, _CONTAINERS):
+            found.append((name, value))
+        _walk(value, name, seen, found, depth + 1)
+
+
+def _members(owner: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(owner, _CONTAINERS):
+        if len(owner) > _LONGEST:
+            return
+        pairs = owner.items() if isinstance(owner, dict) else enumerate(owner)
+        for index, (key, value) in enumerate(list(pairs)):
+            if not _is_leaf(type(value)):  # an object's repr may differ between ranks
+                name = repr(key) if isinstance(key, (int, str)) else index
+                yield f"{path}[{name}]", value
+    elif isinstance(owner, nn.Module):
+        for name, module in owner.named_modules():
+            for attribute, value in list(vars(module).items()):
+                if attribute not in _OF_MODULES and not _is_leaf(type(value)):
+                    yield ".".join(filter(None, (path, name, attribute))), value
+    elif not isinstance(owner, torch.optim.Optimizer):
+        attributes = getattr(owner, "__dict__", None)
+        for attribute, value in list(attributes.items()) if isinstance(attributes, dict) else ():
+            if not _is_leaf(type(value)):
+                yield f"{path}.{attribute}" if path else attribute, value
+
+
+@lru_cache(maxsize=4096)
+def _is_leaf(kind: type) -> bool:
+    """Return whether nothing that is trained is in objects of this class; so in none of ours."""
+    return issubclass(kind, _LEAVES) or str(kind.__module__).startswith(_OURS)

@@ -1,0 +1,154 @@
+"""What a step logs on several ranks: numbers of all ranks' samples, other values as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robomimic_ddp import api
+from robomimic_ddp.distributed import group
+from robomimic_ddp.monitoring.metrics import mean_over_ranks
+from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
+from tests.faults.toy_run import ToyJob, train
+from tests.ranks.hosts import started
+
+MATRIX = np.array([[3, 1], [0, 4]])
+OTHERS: dict[str, Any] = {
+    "confusion_matrix": None,
+    "matrix": MATRIX,
+    "by_task": {"lift": 0.5},
+    "note": "text",
+    "flag": True,
+}
+
+
+@api.epoch_log
+def keeps_the_last(model, data_loader, epoch, validate=False, num_steps=None):
+    """A host that keeps of values that are not numbers the last."""
+    logs = []
+    for batch in data_loader:
+        model.process_batch_for_training(batch)
+        logs.append(model.log_info(model.train_on_batch(batch)))
+    return {**logs[-1], "Loss": float(np.mean([log["Loss"] for log in logs]))}
+
+
+class Logs:
+    def train_on_batch(self, batch):
+        return {"Loss": float(batch["actions"].mean())}
+
+    def process_batch_for_training(self, batch):
+        return batch
+
+    def log_info(self, info):
+        return {**info, **copy.deepcopy(OTHERS), "rank": f"of {group.rank()}"}
+
+
+def log_of_an_epoch(resumed: bool = False) -> dict:
+    part = EpochPart()
+    if resumed:
+        part.steps, part.total, part.step_logs = 1, 4, [{"Loss": 5.0, "matrix": 2.0}]
+    batches = [{"actions": torch.full((2, 1), float(group.rank() + index))} for index in range(3)]
+    with started(part):
+        return keeps_the_last(Logs(), batches, 1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_values_that_are_not_numbers_are_the_main_ranks(world_size, ranks):
+    for log in ranks.run(log_of_an_epoch, world_size=world_size):
+        assert log["Loss"] == pytest.approx(1.0 if world_size == 1 else 1.5)
+        assert log["rank"] == "of 0"
+        np.testing.assert_array_equal(log.pop("matrix"), MATRIX)
+        assert {key: log[key] for key in OTHERS if key != "matrix"} == {
+            key: value for key, value in OTHERS.items() if key != "matrix"
+        }
+
+
+def test_a_resumed_epoch_keeps_them_too(ranks):
+    (log,) = ranks.run(log_of_an_epoch, True, world_size=1)
+    assert log["Loss"] == pytest.approx((5 + 0 + 1 + 2) / 4)
+    np.testing.assert_array_equal(log["matrix"], MATRIX)
+
+
+def described(values: torch.Tensor) -> dict[str, float]:
+    """As IQL's `_log_data_attributes`."""
+    kinds = ("max", "min", "mean", "std")
+    return {f"adv/{kind}": getattr(values, kind)().item() for kind in kinds}
+
+
+def values_of(step: int, rank: int) -> torch.Tensor:
+    made = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(4 + rank, 1, generator=made, dtype=torch.float64) + 3 * rank
+
+
+def spread_over_ranks(is_training: bool) -> dict:
+    logs, rank = BatchLogs(), group.rank()
+    host = [described(values_of(step, rank)) for step in range(3)]
+    for step, log in enumerate(host):
+        logs.see(log, {"actions": values_of(step, rank)}, is_training)
+    return mean_over_ranks(
+        {key: float(np.mean([log[key] for log in host])) for key in host[0]}, logs
+    )
+
+
+def test_statistics_of_a_batch_are_those_of_all_ranks_batches(ranks):
+    whole = [
+        described(torch.cat([values_of(step, rank) for rank in range(3)])) for step in range(3)
+    ]
+    for log in ranks.run(spread_over_ranks, True, world_size=3):
+        assert list(log) == ["adv/max", "adv/min", "adv/mean", "adv/std"]
+        for key in log:
+            assert log[key] == pytest.approx(np.mean([one[key] for one in whole]), rel=1e-12)
+
+
+def test_in_validation_each_rank_has_batches_of_its_own(ranks):
+    (log, _) = ranks.run(spread_over_ranks, False)
+    of_batches = [
+        (4 + rank, described(values_of(step, rank))) for step in range(3) for rank in (0, 1)
+    ]
+    expected = sum(count * one["adv/max"] for count, one in of_batches) / (3 * (4 + 5))
+    assert log["adv/max"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_statistics_of_ranks_that_have_left_join_those_of_later_steps():
+    """A run that resumes on fewer ranks in the middle of an epoch."""
+    rows = [[[4, described(values_of(step, rank))] for step in range(3)] for rank in (0, 1)]
+    before = pooled([of_rank[:2] for of_rank in rows])
+    assert pooled([[*before, rows[0][2]], [rows[1][2]]]) == pooled(rows)
+
+
+def weighed(job: Any) -> None:
+    """As TD3-BC: a loss divided by a mean over the batch, logged in steps that do not train it."""
+    train_on_batch, job.values = job.algo.train_on_batch, []
+
+    def with_actor(batch: dict) -> dict:
+        info = train_on_batch(batch)
+        with torch.no_grad():
+            values = batch["obs"].double()
+            info["Actor"] = (values.mean() / api.over_ranks(values.abs().mean())).item()
+        job.values.append(values)
+        return info
+
+    job.algo.train_on_batch = with_actor
+
+
+def log_of_training() -> tuple:
+    """Collective: the log of a train epoch, and its batches on this rank."""
+
+    def another_epoch(job: Any) -> None:
+        job.values.clear()
+        job.log = keeps_the_last(job.algo, job.loader, 1)
+
+    job = ToyJob({"construction": weighed, "epoch ends": another_epoch})
+    train(job)
+    return job.log["Actor"], job.values
+
+
+def test_a_loss_without_gradients_is_weighed_with_all_ranks(ranks):
+    (log, first), (other, second) = ranks.run(log_of_training)
+    whole = [torch.cat(pair) for pair in zip(first, second)]
+    expected = np.mean([float(values.mean() / values.abs().mean()) for values in whole])
+    assert log == other == pytest.approx(expected, rel=1e-9)
