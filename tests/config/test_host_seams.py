@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from robomimic_ddp.errors import UnpatchedScript
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
-from robomimic_ddp.training import loop, run
+from robomimic_ddp.training import loop
 from robomimic_ddp.training.epoch import epoch_log
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
