@@ -70,9 +70,9 @@ class Host:
     def _around(self) -> Iterator[str]:
         if _INSTALLED & set(self.package.parts):  # around it are other people's packages
             return
-        for folder, names, files in os.walk(self.root):
+        for folder, names, written in os.walk(self.root):
             names[:] = sorted(one.name for one in _subfolders(Path(folder)) if one != self.package)
-            paths = (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+            paths = (Path(folder, name) for name in sorted(written) if name.endswith(".py"))
             for path in paths:
                 if path.is_file() and not path.is_symlink():
                     yield Path(os.path.relpath(path, self.package)).as_posix()
