@@ -51,8 +51,7 @@ GROUPS = {
     ),
     "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota",
     "monitoring/metrics monitoring/step_logs": (
-        "monitoring/test_metrics ranks/test_validation ranks/test_resumed_run"
-        " ranks/test_metrics"
+        "monitoring/test_metrics ranks/test_validation ranks/test_resumed_run ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
     "training/step/ema": "training/test_ema",
