@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,9 +51,27 @@ class RunPlan:
         """How many steps of the config one step stands for; 1 under ddp.schedule=steps."""
         return self.batches_per_step if self.schedule == "samples" else 1.0
 
-    def steps_of(self, configured: int) -> int:
-        """Optimizer steps of an epoch for which the config has `configured` ones, rounded up."""
-        return math.ceil(configured / self.shortening)
+    def steps_of(self, configured: int, epoch: int = 1) -> int:
+        """Optimizer steps of epoch `epoch` for which the config has `configured` ones.
+
+        Under ddp.schedule=samples the first `epoch` epochs together take the samples that one
+        process takes, rounded up to a whole step: what an epoch takes too many, later ones take
+        less.
+        """
+        if self.schedule != "samples":
+            return configured
+        until, before = (
+            number * configured * self.configured_batch for number in (epoch, epoch - 1)
+        )
+        return -(-until // self.samples_per_step) + before // -self.samples_per_step
+
+    def steps_text(self, configured: int) -> str:
+        """The steps of an epoch for the user, such as "33 or 34"."""
+        first = self.steps_of(configured)
+        of_samples = self.schedule == "samples"
+        if of_samples and configured * self.configured_batch % self.samples_per_step:
+            return f"{first - 1} or {first}"
+        return str(first)
 
     @property
     def samples_per_rank(self) -> int:
@@ -118,11 +135,13 @@ def make_plan(
     data_workers: int = 0,
     cores: int = 1,
     fsdp_lacks: str | None = None,
+    epoch_steps: int | None = None,
 ) -> RunPlan:
     """Return the plan of this process. Ranks differ in rank, local rank and device only.
 
     visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; fsdp_lacks: what
-    the installed torch lacks for FSDP2, if it does.
+    the installed torch lacks for FSDP2, if it does; epoch_steps: the config's steps of an epoch,
+    None where an epoch is a pass.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
@@ -134,6 +153,9 @@ def make_plan(
     per_rank = batch_per_rank(options, batch_size, env.world_size)
     if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
+    samples_per_step = per_rank * env.world_size * options.accumulate
+    if options.schedule == "samples" and epoch_steps:
+        _require_a_step(epoch_steps, batch_size, samples_per_step)
     lr_scaling, lr_notes = learning_rate.rule_and_notes(resolved, lr_on_command_line)
     return RunPlan(
         mode=mode,
@@ -145,7 +167,7 @@ def make_plan(
         timeout_seconds=options.timeout,
         configured_batch=batch_size,
         batch_per_rank=per_rank,
-        samples_per_step=per_rank * env.world_size * options.accumulate,
+        samples_per_step=samples_per_step,
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
         local_world_size=env.local_world_size,
@@ -160,6 +182,19 @@ def make_plan(
         accumulate=options.accumulate,
         schedule=options.schedule,
     )
+
+
+def _require_a_step(epoch_steps: int, batch: int, samples_per_step: int) -> None:
+    """Raises PlanError for an epoch with fewer samples than one step takes."""
+    of_epoch = epoch_steps * batch
+    if of_epoch < samples_per_step:
+        raise PlanError(
+            f"ddp.schedule=samples: an epoch of {epoch_steps} step(s) (experiment.epoch_every_n_"
+            f"steps) x {batch} samples (train.batch_size) = {of_epoch} samples is less than one "
+            f"step of all ranks, which takes {samples_per_step}. Use at least "
+            f"experiment.epoch_every_n_steps={-(-samples_per_step // batch)} and fewer epochs, or "
+            "ddp.schedule=steps."
+        )
 
 
 def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:

@@ -86,7 +86,8 @@ class _Epoch:
     def _set_steps(self, call: inspect.BoundArguments) -> None:
         steps = call.arguments.get("num_steps")
         if steps is not None and not self.validates:
-            call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps)
+            number = self.number if isinstance(self.number, int) else 1
+            call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps, number)
         if steps is None and self.done_before:
             steps = self.part.total
         if steps is None and (self.done_before or self.run.directory is not None):

@@ -53,6 +53,7 @@ def lines(run: Any) -> Iterator[str]:
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
+    yield from _validation(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.nets:
         yield f"memory: {_state(run)}"
@@ -81,7 +82,7 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     if epochs is None:
         return
     configured = tree.at(run.config, "experiment.epoch_every_n_steps")
-    steps = run.plan.steps_of(configured) if configured else data_fingerprint.length(loader)
+    steps = run.plan.steps_text(configured) if configured else data_fingerprint.length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
     rates = {
         name: entry["learning_rate"]
@@ -108,9 +109,13 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
     """What more samples in a step mean for the number of steps."""
     more = f"{plan.batches_per_step:g}"
     if plan.shortening != 1:
-        steps = f"{configured} -> {plan.steps_of(configured)}" if configured else f"1/{more} of the"
-        steps = f"{steps} steps in an epoch, as many samples as one process"
-        yield f"schedule: ddp.schedule=samples: {steps}"
+        steps = (
+            f"{configured} -> {plan.steps_text(configured)}" if configured else f"1/{more} of the"
+        )
+        yield (
+            f"schedule: ddp.schedule=samples: {steps} steps in an epoch, and over the run as many "
+            "samples as one process"
+        )
     elif plan.several_ranks and configured and plan.batches_per_step > 1:
         yield (
             f"schedule: {plan.world_size} ranks take {more} x the samples in each step, and as "
@@ -128,6 +133,16 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
         return _CONSTANT
     how = "linear, down to" if kind == "linear" else "constant, then"
     return f"{how} {rate.get('decay_factor')} x as much at epoch {', '.join(map(str, at))}"
+
+
+def _validation(run: Any) -> Iterator[str]:
+    loader = run.loaders.get("valid")
+    rest = getattr(loader, "left_out_by_host", 0)
+    if rest and tree.at(run.config, "experiment.validation_epoch_every_n_steps") is None:
+        yield (
+            f"validation: all {loader.size} samples; in one process the host leaves out the last "
+            f"{rest} (drop_last), so losses differ a little between one process and several ranks"
+        )
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:

@@ -255,6 +255,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=machine.usable_cores(),
         fsdp_lacks=lacks,
+        epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
     )
     made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)

@@ -8,6 +8,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
@@ -39,6 +41,7 @@ def planned(
     file=None,
     batch_policy="per_rank",
     fsdp_lacks=None,
+    epoch_steps=None,
     **command_line,
 ):
     command_line["batch"] = batch_policy
@@ -50,6 +53,7 @@ def planned(
         batch_size=batch,
         lr_on_command_line=lr_on_command_line,
         fsdp_lacks=fsdp_lacks,
+        epoch_steps=epoch_steps,
     )
 
 
@@ -265,3 +269,20 @@ def test_a_learning_rate_on_the_command_line_is_final_unless_scaling_is_given_th
     assert from_file.lr_factor(10, False) == 1.0 and "not applied" in from_file.describe()
     both = planned(launched(0, 4), lr_scaling="linear", lr_on_command_line=True)
     assert both.lr_factor(10, False) == 4.0
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 64), st.integers(1, 200))
+def test_epochs_take_together_the_samples_of_one_process(steps, batch, ranks, epochs):
+    env, per_step = launched(0, ranks), ranks * batch
+    if steps * batch < per_step:
+        with pytest.raises(PlanError, match=f"= {steps * batch} samples is less than one step"):
+            planned(env, batch=batch, epoch_steps=steps, schedule="samples")
+        planned(env, batch=batch, epoch_steps=steps)
+        return
+    plan = planned(env, batch=batch, epoch_steps=steps, schedule="samples")
+    taken = 0
+    for epoch in range(1, epochs + 1):
+        of_epoch = plan.steps_of(steps, epoch)
+        assert str(of_epoch) in plan.steps_text(steps).split(" or ")
+        taken += of_epoch * per_step
+        assert 0 <= taken - epoch * steps * batch < per_step

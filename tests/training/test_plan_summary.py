@@ -12,6 +12,7 @@ import torch
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run, step
 
@@ -116,8 +117,8 @@ def test_schedules(schedule, words):
 def test_the_number_of_steps():
     cosine = config({"scheduler_type": "cosine", "warmup_steps": 500})
     text = run_of(cosine, schedule="samples").describe()
-    assert "20 epoch(s) of 13 step(s); learning rate of policy: 62.5 steps of warm-up" in text
-    assert "ddp.schedule=samples: 100 -> 13 steps in an epoch, as many samples" in text
+    assert "20 epoch(s) of 12 or 13 step(s); learning rate of policy: 62.5 steps of warm-up" in text
+    assert "ddp.schedule=samples: 100 -> 12 or 13 steps in an epoch, and over the run as" in text
     for same in ({"ranks": 1, "on_node": 1}, {"batch": "global", "ranks": 4}):
         for schedule in ("steps", "samples"):
             text = run_of(cosine, schedule=schedule, **same).describe()
@@ -179,3 +180,15 @@ def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
     present.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
+
+
+@pytest.mark.parametrize(
+    ("steps", "drop_last", "is_said"), [(None, True, True), (5, True, False), (None, False, False)]
+)
+def test_samples_that_one_process_does_not_validate(steps, drop_last, is_said):
+    kwargs = {"dataset": range(67), "batch_size": 16, "drop_last": drop_last}
+    place = {"rank": 0, "world_size": 2, "seed": 5, "batch_size_per_rank": 16}
+    present = run_of({"experiment": {"validation_epoch_every_n_steps": steps}})
+    present.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
+    text = present.describe()
+    assert ("all 67 samples; in one process the host leaves out the last 3 (" in text) == is_said

@@ -76,7 +76,10 @@ def valid_loader(
         sampler = ShardedSampler(lambda _: order(0)[:total], total, **places, drop_last=False)
         return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=False)
 
-    return ShardedValidLoader(kwargs["dataset"], size, int(kwargs.get("batch_size", 1)), of_first)
+    batch = int(kwargs.get("batch_size", 1))
+    loader = ShardedValidLoader(kwargs["dataset"], size, batch, of_first)
+    loader.left_out_by_host = size % batch if kwargs.get("drop_last") else 0
+    return loader
 
 
 def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,10 +41,10 @@ def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:
     elif isinstance(schedule, lr_scheduler.MultiStepLR):
         name, value = "milestones", Counter()
         for step, times in schedule.milestones.items():
-            value[round(step / factor)] += times
+            value[_steps(step, factor)] += times
     elif type(schedule) in _STEPS:
         name = _STEPS[type(schedule)]
-        value = max(1, round(getattr(schedule, name) / factor))
+        value = _steps(getattr(schedule, name), factor)
     else:
         raise PlanError(
             f"ddp.schedule=samples cannot shorten {type(schedule).__name__}, which the host steps "
@@ -51,6 +52,13 @@ def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:
             "the config."
         ).on_all_ranks()
     undo.enter_context(swapped(schedule, name, value))
+
+
+def _steps(configured: int, factor: float) -> int:
+    """Rounded up, as the run's steps are: a cosine that ended before them would rise again. (The
+    quotient of whole numbers may be a last bit too large.)
+    """
+    return math.ceil(round(configured / factor, 6))
 
 
 def _faster(rate: Callable[[float], float], factor: float) -> Callable[[int], float]:
