@@ -23,6 +23,9 @@ CONFIG_DEVICE = ["config", "device"]
 """The first parameters of a training function that can be patched."""
 _MOST_STEPS = 5
 _ON_BATCH = "train_on_batch"
+_EPOCH = re.compile(r"run_(\w+_)?epoch(_\w+)?")
+"""A function that runs an epoch, also of a kind that no fixer knows (`run_multi_epoch`)."""
+_MAY_TRAIN = re.compile(rb"run_\w*epoch|" + _ON_BATCH.encode())
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def find(host: Host) -> list[Entry]:
     sources = dict(host.sources())
     entries, scripts = [], host.files(TRAIN_SCRIPTS)
     for path, data in sources.items():
-        if path in scripts or b"run_epoch" in data or _ON_BATCH.encode() in data:
+        if path in scripts or _MAY_TRAIN.search(data):
             entries += _trainers(path, parsed(data))
     functions = {_module(host, entry.path): entry for entry in entries if entry.function}
     modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
@@ -78,7 +81,7 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
     loops = {}
     for statement in tree.body:
         name = getattr(statement, "name", "")
-        line = None if name.startswith("run_epoch") else _training_loop(path, statement)
+        line = None if _EPOCH.fullmatch(name) else _training_loop(path, statement)
         if line is not None:
             loops[statement] = line
     functions = [one for one in loops if isinstance(one, ast.FunctionDef) and _has_epochs(one)]
@@ -115,10 +118,10 @@ def _training_loop(path: str, statement: ast.stmt) -> int | None:
 
 
 def _has_epochs(node: ast.AST) -> bool:
-    """Whether `run_epoch` is called for training in a loop at or under `node`."""
+    """Whether an epoch is run for training in a loop at or under `node`."""
     loops = (one for one in ast.walk(node) if isinstance(one, (ast.For, ast.AsyncFor, ast.While)))
     calls = (call for loop in loops for call in ast.walk(loop) if isinstance(call, ast.Call))
-    return any(last_name(call).startswith("run_epoch") and not _validates(call) for call in calls)
+    return any(_EPOCH.fullmatch(last_name(call)) and not _validates(call) for call in calls)
 
 
 def _validates(call: ast.Call) -> bool:

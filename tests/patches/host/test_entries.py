@@ -49,6 +49,12 @@ def test_a_training_function_is_patched_wherever_it_is_and_whatever_its_name(hos
             9,
             "onward_train(model, config) was expected to begin with (config, device)",
         ),
+        (
+            "scripts/multitask.py",
+            SCRIPT.replace("TrainUtils.run_epoch", "TrainUtils.run_multi_epoch"),
+            9,
+            "no `for epoch in ...` loop that calls run_epoch",
+        ),
         ("scripts/finetune.py", loop("def main(args):"), 4, "main(args) was expected to begin"),
         ("scripts/train_c.py", SCRIPT.replace("range(3)", "[1]"), 11, "does not run over a range"),
         ("utils/trainer.py", loop("class Trainer:\n  def fit(self):"), 6, "a method of Trainer"),
