@@ -44,6 +44,7 @@ def present(monkeypatch):
     from robomimic.utils.log_utils import DataLogger
 
     found = SimpleNamespace(
+        guard=None,
         resume=SimpleNamespace(found=None),
         pictures=None,
         weights_for_acting=run.nullcontext,
