@@ -78,5 +78,10 @@ def _members(owner: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=4096)
 def _is_leaf(kind: type) -> bool:
-    """Return whether nothing that is trained is in objects of this class; so in none of ours."""
-    return issubclass(kind, _LEAVES) or str(kind.__module__).startswith(_OURS)
+    """Return whether nothing that is trained is in objects of this class. So it is with ours, and
+    with torch's that have no state, such as the groups that FSDP keeps in its modules.
+    """
+    if issubclass(kind, _LEAVES):
+        return True
+    module, stateful = str(kind.__module__), hasattr(kind, "state_dict")
+    return module.startswith(_OURS) or (module.startswith("torch.") and not stateful)

@@ -88,6 +88,7 @@ def all_is_sharded() -> list:
     held += [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
     assert set(map(id, host_algo.held_by(optimizer))) == set(map(id, algo.nets.parameters()))
     assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
+    assert [name for name, _ in host_algo.parts(algo)] == [""], "nothing of torch's is a part"
     return [fsdp.is_sharded(one) for one in held]
 
 

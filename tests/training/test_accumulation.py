@@ -177,7 +177,7 @@ def test_one_micro_batch_changes_nothing(torch_utils):
 @pytest.mark.bad_input
 def test_what_cannot_accumulate_is_refused(torch_utils):
     algo = Algo()
-    algo.optimizers["critic"] = algo.optimizers["policy"]
+    algo.optimizers["critic"] = torch.optim.SGD(algo.nets.parameters(), lr=0.1)
     refusal = r"it has several optimizers \(policy, critic\): a loss may depend"
     with ExitStack() as undo, pytest.raises(PlanError, match=refusal):
         prepared(algo, undo, is_parallel=False)
