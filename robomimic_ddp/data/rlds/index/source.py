@@ -25,7 +25,7 @@ SPLIT = "train"
 NAME = "data\x20set"
 """Key of the name in `Source.identity`, spelled as in existing caches."""
 _READERS = 16
-"""Files whose checksums are read at once: a disk on a network takes a millisecond for a few bytes."""
+"""Files whose checksums are read at once: a disk on a network takes a millisecond for each."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
