@@ -127,7 +127,11 @@ def test_shared_memory_of_a_container(least, level, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "ranks, level, words",
-    [(4, OK, "room for 1 data worker(s) each"), (8, OK, "room for 0"), (9, WARN, "most 8 ranks")],
+    [
+        (4, OK, "room for 1 data worker(s) each (HDF5)"),
+        (8, OK, "room for 0"),
+        (9, WARN, "most 8 ranks"),
+    ],
 )
 def test_cores(ranks, level, words, monkeypatch):
     monkeypatch.setattr(machine.machine, "usable_cores", lambda: 8)

@@ -77,7 +77,7 @@ def check_cores(context: Context) -> Iterator[Finding]:
     """Say how many data workers the cores have room for. The plan of a job warns of more."""
     cores, ranks = machine.usable_cores(), context.ranks or len(context.gpus) or 1
     room = workers_of_share("auto", cores // ranks)
-    message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each"
+    message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each (HDF5)"
     yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
 
 
