@@ -20,7 +20,7 @@ from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
-from robomimic_ddp.data.rlds.write import write_dataset
+from scripts.write_rlds import write_dataset
 from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,

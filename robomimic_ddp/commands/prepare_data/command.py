@@ -203,8 +203,7 @@ def _report(job: Any) -> None:
     from robomimic_ddp.data.rlds.index import prepared
 
     notes = prepared.read(job.target) or {}
-    lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
-    if lost:
+    if lost := prepared.damaged(notes):
         say(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
     say(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
