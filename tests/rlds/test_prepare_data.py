@@ -384,6 +384,27 @@ def test_what_changed_after_it_was_finished_is_written_again(
     assert warned == (damage is not empty_the_note)
 
 
+def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(
+    stored, made, tmp_path, monkeypatch
+):
+    """The other task is writing its notes; or it completes the set as this one looks."""
+    work, real = tmp_path / "made_up" / "1.0.0.incomplete", job_module._has_content
+    work.mkdir(parents=True)
+    (work / ".prepare.json.other-host-1-1.tmp").touch()
+
+    def overtaken(folder):
+        found = real(folder)
+        if folder == work and not target(tmp_path).exists():
+            shutil.rmtree(work)
+            shutil.copytree(target(made), target(tmp_path))
+        return found
+
+    shutil.copytree(work.parent, tmp_path / "begun" / "made_up")
+    assert prepare(stored.folder, tmp_path / "begun") == 0
+    monkeypatch.setattr(job_module, "_has_content", overtaken)
+    assert prepare(stored.folder, tmp_path) == 0
+
+
 def test_links_are_neither_copied_nor_written_through(copy, stored, tmp_path, capsys, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text("mine")

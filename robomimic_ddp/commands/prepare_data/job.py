@@ -118,21 +118,21 @@ class Job:
             raise DataError(
                 f"{self.target} is the source itself, which must stay as it is. Name another DEST."
             )
+        # In this order: another task may begin the set meanwhile, or complete it.
+        foreign = [folder for folder in (self.target, self.work) if _has_content(folder)]
+        begun = self._begun()
         notes = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
         if notes is not None:
             self._require_same(notes, self.target)
             return True
-        begun = self._begun()
         if begun is not None:
             self._require_same(begun, self.work)
-            below = (
-                Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, [])
-            )
-            for path in filter(Path.is_symlink, (self.work, *below)):
-                raise _refused(path, "become a link, and a set is written into no other folder")
-        for folder in (self.target, *([self.work] if begun is None else [])):
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise _refused(folder, "something that prepare-data has not written")
+            foreign = [folder for folder in foreign if folder != self.work]
+        below = (Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, []))
+        for path in filter(Path.is_symlink, (self.work, *below)):
+            raise _refused(path, "become a link, and a set is written into no other folder")
+        for folder in foreign:
+            raise _refused(folder, "something that prepare-data has not written")
         return False
 
     def begin(self) -> None:
@@ -289,6 +289,14 @@ class Job:
             name = f"{self.target.parent.name}/{self.target.name}"
             written = Source(self.work, self.skip_corrupt), name, self.fields
             cache.write_in_set(self.work, *written, merged(parts))
+
+
+def _has_content(folder: Path) -> bool:
+    """Return whether there is anything but notes that another task is writing."""
+    try:
+        return any(not name.startswith(f".{SETTINGS}.") for name in os.listdir(folder))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
 
 
 def _refused(folder: Path, found: str) -> DataError:

@@ -76,9 +76,10 @@ def load_index(
     """
     require_patterns([*fields.filters, fields.success])
 
-    name, index = group.broadcast_object(
-        _cached(source, fields, cache, skip_corrupt) if group.is_main() else None
-    )
+    def cached() -> tuple[str, Index | None] | None:
+        return _cached(source, fields, cache, skip_corrupt) if group.is_main() else None
+
+    name, index = array_cache.compute_together(cached)[0]
     if index is None:
         path = array_cache.cache_folder(cache) / name
         parts = path.with_suffix(".parts")

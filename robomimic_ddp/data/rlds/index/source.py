@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,10 +145,21 @@ class Source:
     @cached_property
     def checksums(self) -> str:
         """Digest of the checksums that the files store of their records. It differs if an episode
-        is changed in place, in a file of the same size. Reads 12 bytes of a record.
+        is changed in place, in a file of the same size. Reads 12 bytes of a record. Raises
+        DataError for a file that cannot be read, unless `skip_missing`.
         """
+
+        def digest_of(path: Path) -> bytes:
+            try:
+                checksums = [checksum for _, checksum in stored_checksums(path)]
+            except DataError:
+                if not self.skip_missing:
+                    raise
+                checksums = []
+            return hashlib.sha256(b"".join(checksums)).digest()
+
         with ThreadPoolExecutor(_READERS) as threads:
-            return hashlib.sha256(b"".join(threads.map(_digest, self.files))).hexdigest()
+            return hashlib.sha256(b"".join(threads.map(digest_of, self.files))).hexdigest()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -182,14 +192,3 @@ class Source:
         """`episodes_per_file`, of the source for a prepared set."""
         counts = enumerate(self.episodes_per_file)
         return [count + len(self.left_out.get(file, ())) for file, count in counts]
-
-
-def _digest(path: Path) -> bytes:
-    """Return a digest of the stored checksums of a file; that of none if it cannot be read, which
-    is an error when its records are.
-    """
-    digest = hashlib.sha256()
-    with suppress(DataError):
-        for _, checksum in stored_checksums(path):
-            digest.update(checksum)
-    return digest.digest()
