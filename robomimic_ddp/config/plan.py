@@ -19,7 +19,7 @@ class RunPlan:
 
     lr_scaling: the rule after precedence (a learning rate on the command line turns it off);
     batch_per_rank: samples of one forward; samples_per_step: batch per rank x world size x
-    accumulate; notes: sentences for the user.
+    accumulate; data_workers: None for RLDS data, which has none; notes: sentences for the user.
     """
 
     mode: str
@@ -35,7 +35,7 @@ class RunPlan:
     lr_scaling: str
     visible_gpus: int
     local_world_size: int = 1
-    data_workers: int = 0
+    data_workers: int | None = 0
     cores: int = 1
     notes: tuple = ()
     accumulate: int = 1
@@ -100,13 +100,15 @@ class RunPlan:
             where = f"main rank on {self.device}, {self.visible_gpus} visible GPU(s)"
         mode = parallel_mode.NAMES[self.mode if in_parallel else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
+        workers = "none, since RLDS data is read by threads of the ranks"
+        if self.data_workers is not None:
+            workers = f"{self.data_workers} per rank x {self.local_world_size} rank(s) on this node"
         lines = [
             f"mode: {mode}, {self.world_size} rank(s), {where}",
             *self._devices(),
             f"batch: {self.batch_per_rank} per rank x {self.world_size}{micro} = "
             f"{self.samples_per_step} samples per step (train.batch_size={self.configured_batch})",
-            f"data workers: {self.data_workers} per rank x {self.local_world_size} rank(s) on this "
-            f"node, {self.cores} CPU core(s)",
+            f"data workers: {workers}, {self.cores} CPU core(s)",
         ]
         return "\n".join(lines + list(self.notes))
 
@@ -132,16 +134,16 @@ def make_plan(
     use_cuda: bool,
     batch_size: int,
     lr_on_command_line: bool = False,
-    data_workers: int = 0,
+    data_workers: int | None = 0,
     cores: int = 1,
     fsdp_lacks: str | None = None,
     epoch_steps: int | None = None,
 ) -> RunPlan:
     """Return the plan of this process. Ranks differ in rank, local rank and device only.
 
-    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; fsdp_lacks: what
-    the installed torch lacks for FSDP2, if it does; epoch_steps: the config's steps of an epoch,
-    None where an epoch is a pass.
+    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; data_workers:
+    the host's, or None for RLDS data; fsdp_lacks: what the installed torch lacks for FSDP2, if it
+    does; epoch_steps: the config's steps of an epoch, None where an epoch is a pass.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
@@ -151,7 +153,7 @@ def make_plan(
     if mode == "fsdp":
         parallel_mode.require_shardable(resolved, env.world_size, device, fsdp_lacks)
     per_rank = batch_per_rank(options, batch_size, env.world_size)
-    if options.workers != "config":
+    if options.workers != "config" and data_workers is not None:
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
     samples_per_step = per_rank * env.world_size * options.accumulate
     if options.schedule == "samples" and epoch_steps:
@@ -247,9 +249,14 @@ def workers_of_share(asked: str, cores: int) -> int:
     return max(0, cores - 1) if asked == "auto" else int(asked)
 
 
-def _worker_notes(workers: int, ranks: int, options: Options, cores: int) -> Iterator[str]:
+def _worker_notes(workers: int | None, ranks: int, options: Options, cores: int) -> Iterator[str]:
     """Warn of more data workers than cores. Raises PlanError for a number that no machine needs."""
-    if options.workers == "auto":
+    if workers is None and options.workers != "config":
+        yield (
+            f"warning: ddp.workers={options.workers} has no effect, since RLDS data is read by "
+            "threads of the ranks; train.num_parallel_calls limits them"
+        )
+    if workers is None or options.workers == "auto":
         return
     name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
     most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)

@@ -49,16 +49,19 @@ class Pace(StepHook):
         return self.waited / self.seconds if self.seconds else 0.0
 
 
-def waiting_note(log: Mapping[str, float], steps: int) -> str:
+def waiting_note(log: Mapping[str, float], steps: int, is_rlds: bool = False) -> str:
     """The line for an epoch of `steps` whose `log` (of `over_ranks`) shows a wait for data; else
     "".
     """
     share = log.get("Time_Data_Wait_Share", 0.0)
     if share < WAITED or steps < ENOUGH_STEPS:
         return ""
+    remedy = "ddp.workers=auto or smaller pictures"
+    if is_rlds:  # read without workers
+        remedy = "pictures stored at observation.image_dim (`robomimic-ddp prepare-data`)"
     return (
-        f"note: ranks waited for data {share:.0%} of the epoch's time: ddp.workers=auto, "
-        "data on a local disk or smaller pictures make training faster (docs/troubleshooting.md)"
+        f"note: ranks waited for data {share:.0%} of the epoch's time: data on a local disk, "
+        f"{remedy} make training faster (docs/troubleshooting.md)"
     )
 
 

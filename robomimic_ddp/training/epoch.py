@@ -227,7 +227,7 @@ class _Epoch:
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Prints once in a run, on the main rank."""
-        note = throughput.waiting_note(paced, self.pace.steps)
+        note = throughput.waiting_note(paced, self.pace.steps, self.run.plan.data_workers is None)
         if note and self.run.warned_of_waiting is False and group.is_main():
             print_clean(note)
             self.run.warned_of_waiting = True

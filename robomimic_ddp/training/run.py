@@ -27,6 +27,7 @@ from robomimic_ddp.config import (
     dotlist,
     entry_options,
     env,
+    host_config,
     host_seams,
     machine,
     options,
@@ -242,6 +243,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     `config` is the host's; `use_cuda` whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
+    workers = int(config.train.get("num_data_workers", 0) or 0)
     noted = entry_options.notes_of(config)
     given = noted.command_line_options or dotlist.options()  # a host without a config file
     resolved = options.resolve(given, launch.option_texts, noted.file_options)
@@ -258,7 +260,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         lr_on_command_line=any(
             key.endswith(LEARNING_RATE_SUFFIX) for key in noted.command_line_keys
         ),
-        data_workers=int(config.train.get("num_data_workers", 0) or 0),
+        data_workers=None if host_config.format_is_rlds(config) else workers,
         cores=machine.usable_cores(),
         fsdp_lacks=lacks,
         epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
@@ -333,7 +335,7 @@ def _require_same_job(config: Any, run: Run) -> None:
 
 def share_workers(run: Run) -> None:
     """Under `ddp.workers=auto`: the data workers that this rank's cores allow."""
-    if run.options.values.workers == "auto":
+    if run.options.values.workers == "auto" and run.plan.data_workers is not None:
         workers = plan.workers_of_share("auto", run.core_share)
         run.plan = replace(run.plan, data_workers=workers)
 

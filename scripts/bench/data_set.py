@@ -74,7 +74,7 @@ class DataJob:
 def write_if_missing(job: DataJob) -> None:
     """Write the dataset of `job` and its index, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
-    from robomimic_ddp.data.rlds.write import write_dataset
+    from scripts.write_rlds import write_dataset
 
     if job.prepared:
         _prepare(job)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import env
-from robomimic_ddp.data.rlds.write import write_dataset
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
+from scripts.write_rlds import write_dataset
 
 NAME, VERSION = "reach_demo", "1.1.0"
 HOVER_HEIGHT, GRASP_AT, LONGEST_EPISODE = 0.13, 0.03, 70

@@ -118,8 +118,7 @@ def test_gpus_that_torch_does_not_see(visible, torch, words, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("least", "level"), [(1, OK), (2**62, WARN)])
-def test_shared_memory_of_a_container(least, level, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "CONTAINER", tmp_path)
+def test_shared_memory(least, level, monkeypatch):
     monkeypatch.setattr(machine, "LEAST_SHARED_MEMORY", least)
     found = worst(machine.check_shared_memory(context()))
     assert found[0] == level and ("--shm-size=16g or --ipc=host" in found[1]) == (level == WARN)
@@ -127,7 +126,11 @@ def test_shared_memory_of_a_container(least, level, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "ranks, level, words",
-    [(4, OK, "room for 1 data worker(s) each"), (8, OK, "room for 0"), (9, WARN, "most 8 ranks")],
+    [
+        (4, OK, "room for 1 data worker(s) each (HDF5)"),
+        (8, OK, "room for 0"),
+        (9, WARN, "most 8 ranks"),
+    ],
 )
 def test_cores(ranks, level, words, monkeypatch):
     monkeypatch.setattr(machine.machine, "usable_cores", lambda: 8)

@@ -17,6 +17,7 @@ from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.sampling.worker_options import loader_arguments
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.monitoring import throughput
 
 DATA = TensorDataset(torch.arange(12))
 
@@ -51,6 +52,20 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
     with pytest.raises(PlanError, match="ddp.workers=10000 on 16 CPU core.*Use at most"):
         planned(4, 0, 16, workers=10000)
     assert not planned(4, 4, 16).notes
+
+
+def test_workers_are_neither_advised_nor_started_for_rlds_data():
+    plan = planned(4, None, 4)
+    assert "data workers: none, since RLDS data is read by threads" in plan.describe()
+    assert "ddp.workers" not in plan.describe()
+    plan = planned(4, None, 16, workers="auto")
+    assert "warning: ddp.workers=auto has no effect" in plan.describe()
+    host = {"dataset": DATA, "num_workers": 0}
+    assert loader_arguments(host, Options(workers="auto"), plan.data_workers, "train") == host
+    log = {"Time_Data_Wait_Share": 0.42}
+    for is_rlds, advised in ((True, "prepare-data"), (False, "ddp.workers=auto")):
+        assert advised in (note := throughput.waiting_note(log, 100, is_rlds))
+        assert ("ddp.workers" in note) != is_rlds
 
 
 @given(

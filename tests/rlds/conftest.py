@@ -62,7 +62,7 @@ def made_up_episode(number: int) -> dict[str, Any]:
 
 def write(folder: Path, name: str = "made_up", version: str = "1.0.0") -> Path:
     """The made-up dataset under `folder`; returns its version folder."""
-    from robomimic_ddp.data.rlds.write import write_dataset
+    from scripts.write_rlds import write_dataset
 
     episodes = (made_up_episode(number) for number in range(len(LENGTHS)))
     return write_dataset(str(folder), name, version, episodes, len(LENGTHS), FILES)
@@ -95,7 +95,7 @@ def stored(tmp_path_factory) -> Stored:
 @pytest.fixture(scope="session")
 def small(stored, tmp_path_factory):
     """A second dataset in the folder of the first: larger actions, pictures of another size."""
-    from robomimic_ddp.data.rlds.write import write_dataset
+    from scripts.write_rlds import write_dataset
 
     def episodes():
         for number in SMALL:
@@ -167,7 +167,7 @@ def load(make_config):
 @pytest.fixture
 def config_of(make_config, tmp_path):
     """`config_of(episodes, files, **as make_config)`: the config of a dataset of these alone."""
-    from robomimic_ddp.data.rlds.write import write_dataset
+    from scripts.write_rlds import write_dataset
 
     def make(episodes, files=1, **changes):
         write_dataset(str(tmp_path), "few", "1.0.0", episodes, len(episodes), files)

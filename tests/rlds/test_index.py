@@ -17,9 +17,10 @@ from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds import reading_progress
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
-from robomimic_ddp.data.rlds.write import write_dataset
+from scripts.write_rlds import write_dataset
 from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
@@ -29,6 +30,7 @@ from tests.rlds.conftest import (
     WORDLESS,
     made_up_episode,
 )
+from tests.rlds.damages import files_of, rewrite
 from tests.rlds.quick import source_and_fields
 from tests.rlds.reference import feature, raw_action
 
@@ -166,6 +168,30 @@ def test_data_prepared_again_with_files_as_long_is_read_again(tmp_path):
         found.append((source.sizes, index.states.mean))
     (sizes, one), (later, two) = found
     assert sizes == later and not np.array_equal(one, two)
+
+
+def test_an_episode_changed_in_place_is_read_again(copy, tmp_path):
+    """In the middle of a file, whose size and last record stay."""
+
+    def other_state(features):
+        features["steps/observation/cartesian_position"].float_list.value[0] += 1
+
+    rewrite(2, 0, lambda features: None)(copy)  # as TensorFlow writes it
+    found = []
+    for change in (lambda folder: None, rewrite(2, 0, other_state)):
+        change(copy)
+        source, fields = source_and_fields(copy)
+        index = index_cache.load_index(source, fields, str(tmp_path / "cache"))
+        found.append((source.sizes, index.states.mean))
+    (sizes, before), (later, after) = found
+    assert sizes == later and np.flatnonzero((before != after).any(1)).tolist() == [4]
+
+
+def test_space_for_a_copy_to_come_is_no_record(copy):
+    """As rsync --preallocate leaves it."""
+    file = files_of(copy)[3]
+    file.write_bytes(file.read_bytes() + bytes(1 << 16))
+    assert len(record_offsets(file)) == 2
 
 
 def test_a_folder_that_cannot_be_written_only_warns(stored, tmp_path, caplog):

@@ -211,7 +211,7 @@ def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, ma
 def config_file(make_config, tmp_path) -> Path:
     """A training config on the made-up set, as a file."""
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(make_config()))
+    path.write_text(json.dumps(make_config(observation={"image_dim": list(SMALL)})))
     return path
 
 
@@ -283,6 +283,11 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     lost = "which --cameras leaves out"
     refused_with(config, "--cameras", WRIST, said=lost, code=2)
     refused_with({"train": {"data_format": "hdf5"}}, said="for RLDS data", code=1)
+    config["observation"]["image_filter"] = "bilinear"
+    refused_with(config, said="give --size 12x20 --filter bilinear, or correct", code=2)
+    config["observation"].update(image_dim=[10, 20], image_filter="lanczos3")
+    refused_with(config, said="images of 10x20, lanczos3", code=2)
+    config["observation"]["image_dim"] = list(SMALL)
     config["train"]["dataset_names"] = ["droid"]
     refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
@@ -340,17 +345,84 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-OVERTAKEN = {
-    "_rewritten": writing,
-    "_write_metadata": job_module.Job,
-    "finite": cache,
-}
+def flip_last_bit(work: Path) -> None:
+    file = files_of(work)[2]
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
 
 
-@pytest.mark.parametrize("name", slow_but({"_write_metadata"}, OVERTAKEN))
-def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, name):
-    place, out = (OVERTAKEN[name], name), tmp_path / "out"
-    real = getattr(*place)
+def promise_more_episodes(work: Path) -> None:
+    note = sorted((work / "done").glob("*.json"))[2]
+    note.write_text(json.dumps({**json.loads(note.read_text()), "episodes": 999}))
+
+
+def empty_the_note(work: Path) -> None:
+    sorted((work / "done").glob("*.json"))[2].write_text("[]")
+
+
+@pytest.mark.parametrize("damage", [flip_last_bit, promise_more_episodes, empty_the_note])
+def test_what_changed_after_it_was_finished_is_written_again(
+    stored, made, tmp_path, monkeypatch, capsys, damage
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.Job, "complete", lambda job: False)
+        assert prepare(stored.folder, tmp_path) == 0
+    damage(tmp_path / "made_up" / "1.0.0.incomplete")
+    capsys.readouterr()
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(target(tmp_path)) == contents(target(made))
+    warned = "1 files, made_up-train.tfrecord-00002" in capsys.readouterr().err
+    assert warned == (damage is not empty_the_note)
+
+
+def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(
+    stored, made, tmp_path, monkeypatch
+):
+    """The other task is writing its notes; or it completes the set as this one looks."""
+    work, real = tmp_path / "made_up" / "1.0.0.incomplete", job_module._has_content
+    work.mkdir(parents=True)
+    (work / ".prepare.json.other-host-1-1.tmp").touch()
+
+    def overtaken(folder):
+        found = real(folder)
+        if folder == work and not target(tmp_path).exists():
+            shutil.rmtree(work)
+            shutil.copytree(target(made), target(tmp_path))
+        return found
+
+    shutil.copytree(work.parent, tmp_path / "begun" / "made_up")
+    assert prepare(stored.folder, tmp_path / "begun") == 0
+    monkeypatch.setattr(job_module, "_has_content", overtaken)
+    assert prepare(stored.folder, tmp_path) == 0
+
+
+def test_links_are_neither_copied_nor_written_through(copy, stored, tmp_path, capsys, monkeypatch):
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (copy / "labels.txt").symlink_to(secret)
+    refused(capsys, tmp_path / "out", copy, said=("labels.txt is a link to", str(secret)))
+    (copy / "labels.txt").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.Job, "complete", lambda job: False)
+        assert prepare(copy, tmp_path / "out") == 0
+    work = tmp_path / "out" / "made_up" / "1.0.0.incomplete"
+    for link in (files_of(work)[1], work / "done" / "other.json"):
+        kept = link.read_bytes() if link.exists() else None
+        link.unlink(missing_ok=True)
+        link.symlink_to(secret)
+        refused(capsys, tmp_path / "out", copy, said=(str(link), "become a link"))
+        link.unlink()
+        if kept:
+            link.write_bytes(kept)
+    assert secret.read_text() == "mine" and prepare(copy, tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(writing, "_rewritten"), (job_module.Job, "_write_metadata"), (cache, "finite")],
+    ids=lambda place: place[1],
+)
+def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
+    real, out = getattr(*place), tmp_path / "out"
 
     def overtaken(*arguments):
         result = real(*arguments)

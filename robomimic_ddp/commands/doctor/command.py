@@ -27,7 +27,7 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_host,
     round_trip.check_ranks,
 )
-PROBED = ("torch", "torchvision", "numpy", "diffusers", "tensorflow")
+PROBED = ("torch", "torchvision", "diffusers", "tensorflow")
 _INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 
@@ -50,11 +50,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         if not args.json:
             _print(finding)
     levels = [finding.level for finding in findings]
-    if args.json:
-        print_clean(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        counts = ", ".join(f"{levels.count(level)} {level}" for level in (OK, WARN, FAIL))
-        print_clean(f"\n{counts}")
+    counts = ", ".join(f"{levels.count(level)} {level}" for level in (OK, WARN, FAIL))
+    texts = json.dumps([asdict(finding) for finding in findings], indent=2)
+    print_clean(texts if args.json else f"\n{counts}")
     return EXIT_REFUSED if FAIL in levels else EXIT_DONE
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, judge
@@ -14,8 +15,7 @@ from robomimic_ddp.config.plan import workers_of_share
 from robomimic_ddp.errors import RobomimicDDPError
 
 GIB = 2**30
-SHARED_MEMORY, CONTAINER = Path("/dev/shm"), Path("/.dockerenv")
-LEAST_SHARED_MEMORY = GIB
+SHARED_MEMORY, LEAST_SHARED_MEMORY = Path("/dev/shm"), GIB
 SLOWING = {
     "CUDA_LAUNCH_BLOCKING": "every kernel is waited for; good for finding errors only",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL checks every collective; good for finding errors only",
@@ -68,8 +68,7 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
         return
     size = shutil.disk_usage(SHARED_MEMORY)
     message = f"{SHARED_MEMORY}: {size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
-    docker = "Docker: --shm-size=16g or --ipc=host. " if CONTAINER.exists() else ""
-    remedy = f"{docker}Data workers and NCCL share tensors through it (Bus error)."
+    remedy = "Data workers and NCCL share tensors through it; Docker: --shm-size=16g or --ipc=host."
     yield judge("shared memory", size.free >= LEAST_SHARED_MEMORY, message, remedy)
 
 
@@ -77,49 +76,46 @@ def check_cores(context: Context) -> Iterator[Finding]:
     """Say how many data workers the cores have room for. The plan of a job warns of more."""
     cores, ranks = machine.usable_cores(), context.ranks or len(context.gpus) or 1
     room = workers_of_share("auto", cores // ranks)
-    message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each"
+    message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each (HDF5)"
     yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
 
 
 def check_network(context: Context) -> Iterator[Finding]:
     """Check names, loopback, MASTER_PORT and the interfaces that NCCL and gloo are given."""
-    name, main_node = socket.gethostname(), context.variables.get("MASTER_ADDR")
-    remedy = f"Add '127.0.0.1 {name}' to /etc/hosts; ranks look each other up by it."
-    yield _resolve(f"this host's name {name}", name, WARN, remedy)
-    if main_node:
-        remedy = "Name the main node as this node knows it, or unset it (torchrun --standalone)."
-        yield _resolve(f"MASTER_ADDR={main_node}", main_node, FAIL, remedy)
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        yield Finding("network", OK, f"loopback works; a free port: {port}")
-    except OSError as error:
-        remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
-        yield Finding("network", FAIL, f"no connection to this machine itself: {error}", remedy)
-    port = context.variables.get("MASTER_PORT")
-    if port and "RANK" not in context.variables:  # check_variables reports those of a rank
+    variables, name, faults = context.variables, socket.gethostname(), []
+
+    @contextmanager
+    def attempt(level: str, message: str, remedy: str) -> Iterator[None]:
         try:
+            yield
+        except (OSError, OverflowError, ValueError) as error:  # ValueError: of a name or a number
+            faults.append(Finding("network", level, f"{message}: {error}", remedy))
+
+    remedy = f"Add '127.0.0.1 {name}' to /etc/hosts; ranks look each other up by it."
+    with attempt(WARN, f"this host's name {name} does not resolve", remedy):
+        socket.getaddrinfo(name, None)
+    if main_node := variables.get("MASTER_ADDR"):
+        remedy = "Name the main node as this node knows it, or unset it (torchrun --standalone)."
+        with attempt(FAIL, f"MASTER_ADDR={main_node} does not resolve", remedy):
+            socket.getaddrinfo(main_node, None)
+    remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
+    with attempt(FAIL, "no connection to this machine itself", remedy):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    port = variables.get("MASTER_PORT")
+    if port and "RANK" not in variables:  # check_variables reports those of a rank
+        remedy = "Unset it; torchrun --standalone takes a free port."
+        with attempt(FAIL, f"MASTER_PORT={port} cannot be used", remedy):
             socket.create_server(("", int(port))).close()
-        except (OSError, OverflowError, ValueError) as error:
-            remedy = "Unset it; torchrun --standalone takes a free port."
-            yield Finding("network", FAIL, f"MASTER_PORT={port} cannot be used: {error}", remedy)
-    yield from _interfaces(context)
+    faults += _interfaces(variables)
+    yield from faults or [Finding("network", OK, "names resolve, and this machine reaches itself")]
 
 
-def _resolve(what: str, name: str, level: str, remedy: str) -> Finding:
-    try:
-        address = socket.getaddrinfo(name, None)[0][4][0]
-    except (OSError, UnicodeError, ValueError) as error:
-        return Finding("network", level, f"{what} does not resolve: {error}", remedy)
-    return Finding("network", OK, f"{what} resolves to {address}")
-
-
-def _interfaces(context: Context) -> Iterator[Finding]:
+def _interfaces(variables: Mapping[str, str]) -> Iterator[Finding]:
     folder = Path("/sys/class/net")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if names else ():
-        value = context.variables.get(variable, "")
+        value = variables.get(variable, "")
         wanted = tuple(part.strip("= ") for part in value.split(",") if part.strip())
         exists = any(name.startswith(wanted) for name in names)
         if wanted and not exists and not value.startswith("^"):  # ^ excludes interfaces
@@ -137,12 +133,11 @@ def check_variables(context: Context) -> Iterator[Finding]:
     except RobomimicDDPError as error:
         yield Finding("variables", FAIL, str(error), "Unset or correct them.")
     else:
+        message = "no launcher's variables are left over in this shell"
         if launch.launched:
             message = f"RANK={launch.rank} and WORLD_SIZE={launch.world_size} are set in this shell"
-            remedy = "A plain python would believe to be one rank of a job: unset them."
-            yield Finding("variables", WARN, message, remedy)
-        else:
-            yield Finding("variables", OK, "no launcher's variables are left over in this shell")
+        remedy = "A plain python would believe to be one rank of a job: unset them."
+        yield judge("variables", not launch.launched, message, remedy)
     for name, effect in SLOWING.items():
         if variables.get(name, "").upper() not in _HARMLESS:
             message = f"{name}={variables[name]}: {effect}"

@@ -4,12 +4,11 @@ gradients.
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
@@ -22,6 +21,7 @@ PATIENCE_SECONDS = 60
 PARAMETERS = 67_000_000
 """Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3
+_ANSWER = r"over \S+: round trip .* ms"
 
 
 def check_ranks(context: Context) -> Iterator[Finding]:
@@ -36,23 +36,19 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         message = f"--ranks {ranks} with {gpus} visible GPU(s)"
         yield Finding("ranks", FAIL, message, f"Ask for at most {gpus}.")
         return
-    with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
-        answer = Path(folder) / "answer.json"
-        launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
-        program = ["-m", "robomimic_ddp.commands.doctor.round_trip", str(answer)]
-        words = [*launcher, f"--nproc_per_node={ranks}", *program]
-        code, text = output_of(sys.executable, *words)
-        if code == 0 and answer.exists():
-            yield Finding("ranks", OK, f"{ranks} rank(s) {answer.read_text(encoding='utf-8')}")
-            return
+    launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
+    program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]
+    code, text = output_of(sys.executable, *launcher, *program)
+    if code == 0 and (answer := re.search(_ANSWER, text)):
+        yield Finding("ranks", OK, f"{ranks} rank(s) {answer[0]}")
+        return
     message = f"the job of {ranks} rank(s) ended with {code}: {known_errors.error_line(text)}"
-    remedy = known_errors.remedy(text)
-    remedy = remedy or "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
-    yield Finding("ranks", FAIL, message, remedy)
+    usual = "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
+    yield Finding("ranks", FAIL, message, known_errors.remedy(text) or usual)
 
 
-def measure(answer: str) -> None:
-    """Collective: time the group that training uses. The main rank writes medians to `answer`."""
+def measure() -> None:
+    """Collective: time the group that training uses. The main rank prints the medians."""
     import torch
 
     from robomimic_ddp.distributed import group
@@ -68,12 +64,11 @@ def measure(answer: str) -> None:
         if not bool((gradients == expected).all()):
             raise RuntimeError(f"an all-reduce gave {gradients[0].item()}, expected {expected}")
         if launch.rank == 0:
-            text = (
+            print(
                 f"over {backend}: round trip {round_trip:.2f} ms, all-reduce of "
                 f"{gradients.nbytes / 1e6:.0f} MB (the gradients of a 67 M policy) "
                 f"{all_reduce:.0f} ms"
             )
-            Path(answer).write_text(text, encoding="utf-8")
         group.barrier()
 
 
@@ -93,4 +88,4 @@ def _median_ms(tensor: Any, times: int) -> float:
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1])
+    measure()

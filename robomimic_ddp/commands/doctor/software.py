@@ -44,11 +44,10 @@ def check_versions(context: Context) -> Iterator[Finding]:
     installed = [f"{name} {number}" for name in PACKAGES if (number := version(name))]
     python = f"Python {platform.python_version()} ({sys.executable})"
     yield Finding("versions", OK, ", ".join([python, *installed]))
-    for name in ("diffusers", "numpy"):
-        if version(name) is None:
-            yield Finding("versions", WARN, f"no {name}", f"Hosts need it: pip install {name}")
-        elif error := context.probed[name].get("error"):
-            yield _broken("versions", name, error, "Hosts need it: install it again.")
+    if version("diffusers") is None:
+        yield Finding("versions", WARN, "no diffusers", "Hosts need it: pip install diffusers")
+    elif error := context.probed["diffusers"].get("error"):
+        yield _broken("versions", "diffusers", error, "Hosts need it: install it again.")
 
 
 def check_torch(context: Context) -> Iterator[Finding]:
@@ -93,21 +92,18 @@ def check_host(_: Context) -> Iterator[Finding]:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield Finding("host", WARN, "no robomimic can be imported here", remedy)
         return
-    edited, versions = 0, set()
-    for path in sorted(folder.glob("*/*.py")):
-        text = files.read_bytes(path).decode(errors="replace") if path.is_file() else ""
-        if host_seams.api_names(text) is not None:
-            edited += 1
-            versions |= {int(number) for number in re.findall(r"api_version=(\d+)", text)}
+    paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
+    texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
+    edited = [text for text in texts if host_seams.api_names(text) is not None]
+    versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
+    remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)
     if not edited:
-        remedy = f"`robomimic-ddp apply {folder.parent}`"
         yield Finding("host", WARN, f"{folder} is not edited: one device only", remedy)
     elif not versions:
-        message = f"{folder} is edited ({edited} files), and no script is an entry point"
-        yield Finding("host", FAIL, message, f"`robomimic-ddp apply {folder.parent}`")
+        message = f"{folder} is edited ({count} files), and no script is an entry point"
+        yield Finding("host", FAIL, message, remedy)
     elif error := other_api_version(versions):
         remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
         yield Finding("host", FAIL, f"{folder}: {error}", remedy)
     else:
-        message = f"{folder} is edited ({edited} files, API {API_VERSION})"
-        yield Finding("host", OK, message)
+        yield Finding("host", OK, f"{folder} is edited ({count} files, API {API_VERSION})")

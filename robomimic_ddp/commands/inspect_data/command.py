@@ -49,7 +49,9 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Prints the report. Raises UsageError, DataError, ConfigError."""
     from robomimic_ddp.commands.inspect_data import job_data, printing
 
-    show = _print_json if args.json else printing.show
+    def show(report: Any) -> None:
+        print_clean(json.dumps(report, indent=2)) if args.json else printing.show(report)
+
     if args.config is not None:
         if args.path is not None or args.output is not None:
             raise UsageError("--config shows the data of its job: leave PATH and -o out.")
@@ -86,21 +88,12 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
                 f"{path} is a file. For HDF5 begin with configs/example_hdf5.json."
             )
         return hdf5.report_of(path)
-    from robomimic_ddp.commands.inspect_data import drafts, fitting, survey
+    from robomimic_ddp.commands.inspect_data import drafts, schemas, survey
     from robomimic_ddp.data.rlds.index.source import Source
 
     source = Source(survey.find(path))
-    sample = survey.read(source, args.episodes)
-    report = survey.report_of(source, sample)
-    fits = fitting.fits(source)
-    report["schemas"] = {
-        name: {"fits": fit.fits, "missing": fit.missing} for name, fit in fits.items()
-    }
-    report["schema"] = fitting.best(fits)
-    if args.output is None:
-        return report
-    return {**report, **drafts.write(source, sample, report, paths.expanded(args.output))}
-
-
-def _print_json(report: Any) -> None:
-    print_clean(json.dumps(report, indent=2))
+    episodes, fit = survey.read(source, args.episodes), schemas.best(source)
+    report = {**survey.report_of(source, episodes), "schema": fit and fit.schema.name}
+    if args.output is not None:
+        report |= drafts.write(source, episodes, report, fit, paths.expanded(args.output))
+    return report

@@ -1,42 +1,59 @@
-"""Writes the drafts for a dataset: contact sheet, schema where none fits, and a config."""
+"""Writes the drafts for a dataset: contact sheet, schema where none fits, and a config, which is
+`job_template.json` with the dataset's folder, keys and image size.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.inspect_data import contact_sheet, fitting, job_draft, schema_draft
-from robomimic_ddp.commands.inspect_data.survey import Sample
+from robomimic_ddp import files
+from robomimic_ddp.commands import figures
+from robomimic_ddp.commands.inspect_data import schemas
+from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Episode
 from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import UsageError
 
 SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
+TEMPLATE = Path(__file__).with_name("job_template.json")
+LARGEST_IMAGE = 128
+VALIDATED_FROM = 20
+"""Least episodes of a dataset for validation on a twentieth of them."""
+_FRAME_INCHES, _FONT = 1.9, 9
 
 
-def write(source: Source, sample: Sample, report: dict[str, Any], output: Path) -> dict[str, Any]:
-    """Write the drafts into the folder `output`, and return what they add to the report. A schema
-    that is there has precedence: a user may have edited it. Raises UsageError, DataError.
+def write(
+    source: Source,
+    episodes: Sequence[Episode],
+    report: dict[str, Any],
+    fit: schemas.Fit | None,
+    output: Path,
+) -> dict[str, Any]:
+    """Write the drafts into the folder `output`, and return what they add to the report. `fit` is
+    of the package's schema that fits; a schema that is there has precedence: a user may have edited
+    it. Raises UsageError, DataError.
     """
-    file, schema = output.absolute() / SCHEMA, report["schema"]
-    written, added = [output / SHEET], {}
+    file, added, written = output.absolute() / SCHEMA, {}, [output / SHEET]
     try:
         output.mkdir(parents=True, exist_ok=True)
-        contact_sheet.draw(source, sample, output / SHEET)
+        _draw(source, episodes, output / SHEET)
         is_edited = file.exists()
-        if schema is None and not is_edited:
-            file.write_text(schema_draft.text_of(source), encoding="utf-8")
+        if fit is None and not is_edited:
+            file.write_text(schemas.draft(source), encoding="utf-8")
             written.append(output / SCHEMA)
-        schema = str(file) if file.exists() else schema
-        fit = fitting.fit(source, load_schema(schema))
-        if is_edited:
-            fitting.require(source, fit)
-            added = {"schema": schema, "left_out": fit.missing}
+        if fit is None or is_edited:
+            fit = schemas.fit_of(source, load_schema(str(file)))
+        if is_edited:  # raises as training does
+            find_fields(source.features, str(source.folder), (), (), (), fit.schema)
+            added = {"schema": str(file), "left_out": fit.missing}
         if fit.fits:
-            config = job_draft.config_of(source, schema, fit, report["cameras"], output.absolute())
-            _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
+            config = _config(source, fit, report["cameras"], output.absolute())
+            _replace(output / CONFIG, json.dumps(config, indent=4) + "\n")
             written.append(output / CONFIG)
             word = shlex.quote(f"load_from={output / CONFIG}")
             module = "robomimic.scripts.train_rlds"
@@ -52,8 +69,77 @@ def write(source: Source, sample: Sample, report: dict[str, Any], output: Path) 
     return {**added, "written": [str(path) for path in written]}
 
 
-def _write(file: Path, text: str) -> None:
+def _replace(file: Path, text: str) -> None:
     """Rename an existing, different file to `.old`."""
     if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
         file.replace(file.with_name(file.name + ".old"))
     file.write_text(text, encoding="utf-8")
+
+
+def _config(
+    source: Source, fit: schemas.Fit, sizes: dict[str, dict[str, int | None]], output: Path
+) -> dict[str, Any]:
+    """Return the config for train_rlds's load_from. sizes: height and width of each camera."""
+    config = files.read_json(TEMPLATE)
+    name, actions = source.folder.parent.name, fit.suggested("actions")
+    config["experiment"].update(name=name, validate=sum(source.episodes_per_file) >= VALIDATED_FROM)
+    config["train"].update(
+        data_path=str(source.folder.absolute().parent.parent),
+        dataset_names=[name],
+        rlds_schema=fit.schema.name,
+        output_dir=str(output / "runs"),
+        action_keys=actions,
+        action_config={key: {"normalization": "min_max"} for key in actions},
+    )
+    observation, cameras = config["observation"], fit.suggested("cameras")
+    observation["modalities"]["obs"] = {"low_dim": fit.suggested("states"), "rgb": cameras}
+    places = [fit.schema.cameras[key].feature.replace(".", "/") for key in cameras]
+    height, width = (
+        min([LARGEST_IMAGE, *(sizes[place][side] or LARGEST_IMAGE for place in places)])
+        for side in ("height", "width")
+    )
+    if source.prepared:
+        height, width = source.prepared["size"]
+        observation["image_filter"] = source.prepared["filter"]
+    observation["image_dim"] = [height, width]
+    observation["encoder"]["rgb"]["obs_randomizer_kwargs"].update(
+        crop_height=max(1, height * 9 // 10), crop_width=max(1, width * 9 // 10)
+    )
+    return config
+
+
+def _draw(source: Source, episodes: Sequence[Episode], path: Path) -> None:
+    """Draw the contact sheet: a row of frames for each camera of the first episodes. Raises
+    DataError without matplotlib.
+    """
+    plt = figures.pyplot()
+    rows = [*_rows(episodes)]
+    height, width = rows[0][1][0][1].shape[:2] if rows else (1, 1)
+    row_inches, count = _FRAME_INCHES * min(1.5, height / width) + 0.5, max(1, len(rows))
+    size = (_FRAME_INCHES * SHEET_FRAMES + 0.4, row_inches * count + 0.6)
+    figure, axes = plt.subplots(
+        count, SHEET_FRAMES, figsize=size, squeeze=False, constrained_layout=True
+    )
+    title = "the first of the episodes read" if rows else "no colour pictures"
+    figure.suptitle(f"{source.name}: {title}")
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for line, (text, frames) in zip(axes, rows):
+        for axis, (step, frame) in zip(line, frames):
+            axis.imshow(frame)
+            axis.set_title(f"\nstep {step}", fontsize=_FONT, loc="left")  # a line for the name
+        offset = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        name = line[0].annotate(
+            text, (0, 1), xytext=(0, 2 * _FONT), fontsize=_FONT, weight="bold", **offset
+        )
+        name.set_in_layout(False)  # a long one would push the next frame away
+    figures.save(figure, str(path))
+
+
+def _rows(episodes: Sequence[Episode]) -> Iterator[tuple[str, list]]:
+    """Yield a name and the frames of each row. The first of an episode has the instruction."""
+    for number, episode in enumerate(episodes):
+        instruction = f": {episode.texts[0]}" if any(episode.texts[:1]) else ""
+        for camera, frames in episode.frames.items():
+            yield f"episode {number}, {camera.rpartition('/')[2]}{instruction}", frames
+            instruction = ""

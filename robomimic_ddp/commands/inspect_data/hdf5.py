@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,23 @@ from robomimic_ddp.errors import DataError
 
 def report_of(path: Path) -> dict[str, Any]:
     """Return episodes, lengths and keys of the file. Raises DataError for any other file."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(opened(path))
-        except OSError as error:
-            raise DataError(
-                f"{path} is neither the folder of an RLDS dataset nor an HDF5 file: {error}. Name "
-                "the folder <name>/<version> that tensorflow-datasets has prepared."
-            ) from error
-        return _report(path, file)
+    try:
+        with opened(path) as file:
+            episodes = file.episodes()
+            lengths = [_length(file, episode) for episode in episodes]
+            return {
+                "kind": "hdf5",
+                "path": str(path),
+                "episodes": len(episodes),
+                "length": length_summary(lengths),
+                "features": dict(_features(file, f"data/{episodes[0]}")),
+                "filter_keys": sorted(file.names("mask")),
+            }
+    except OSError as error:
+        raise DataError(
+            f"{path} is neither the folder of an RLDS dataset nor an HDF5 file: {error}. Name the "
+            "folder <name>/<version> that tensorflow-datasets has prepared."
+        ) from error
 
 
 def _length(file: Structure, episode: str) -> int:
@@ -37,30 +44,13 @@ def _length(file: Structure, episode: str) -> int:
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the names and datasets of an episode, without `next_obs`."""
+    """Yield the names and descriptions of an episode's datasets, without `next_obs`."""
     for name in file.names(place):
         entry = file.find(f"{place}/{name}")
         if hasattr(entry, "items"):
             yield from _features(file, f"{place}/{name}", f"{prefix}{name}/")
         elif getattr(entry, "shape", None) and not prefix.startswith("next_obs"):
-            yield prefix + name, entry
-
-
-def _report(path: Path, file: Structure) -> dict[str, Any]:
-    episodes = file.episodes()
-    lengths = [_length(file, episode) for episode in episodes]
-    features = {
-        name: {"kind": "HDF5", "shape": list(dataset.shape[1:]), "dtype": str(dataset.dtype)}
-        for name, dataset in _features(file, f"data/{episodes[0]}")
-    }
-    return {
-        "kind": "hdf5",
-        "path": str(path),
-        "episodes": len(episodes),
-        "length": length_summary(lengths),
-        "steps": features,
-        "filter_keys": sorted(file.names("mask")),
-    }
+            yield prefix + name, {"shape": list(entry.shape[1:]), "dtype": str(entry.dtype)}
 
 
 def length_summary(lengths: Sequence[int]) -> dict[str, Any]:

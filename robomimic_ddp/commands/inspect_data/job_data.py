@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -50,14 +51,13 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
     ranks = group.process_group("gloo", values.timeout, launch.restart_count)
     with ranks if launch.world_size > 1 else nullcontext(), quiet_stdout(launch.rank > 0):
         if config.train.get("data_format") == DATA_FORMAT:
-            config, keys = rlds_config(path, cache)
-            skip = values.skip_corrupt  # it has another index
-            found = host_datasets.indices_from_config(config, keys, skip)
-            reports = [_report(*parts) for parts in found]
+            indices = host_datasets.indices_from_config(
+                *rlds_config(path, cache), values.skip_corrupt
+            )
+            print_report([_report(*indexed) for indexed in indices])
         else:
             entries = hdf5_validate.entries(config.train.get("data"))
-            reports = [hdf5.report_of(paths.expanded(entry["path"])) for entry in entries]
-        print_report(reports)
+            print_report([hdf5.report_of(paths.expanded(entry["path"])) for entry in entries])
 
 
 def rlds_config(path: str, cache: str | None = None) -> tuple[Any, list[str]]:
@@ -79,8 +79,7 @@ def rlds_config(path: str, cache: str | None = None) -> tuple[Any, list[str]]:
                 f"{path} has no observation.modalities.obs: the keys decide what is read. Give the "
                 "config that training gets."
             )
-    for key, value in _HOST_DEFAULTS.items():
-        config.train.setdefault(key, value)
+    config["train"] = _Section(_HOST_DEFAULTS | config.train)
     if cache is not None:
         config.train["data_cache_dir"] = cache
     section.setdefault("rgb", [])
@@ -90,13 +89,7 @@ def rlds_config(path: str, cache: str | None = None) -> tuple[Any, list[str]]:
 def _read(path: str) -> Any:
     settings = read_json(path, "--config ")
     host_keys.require_possible_file(settings)
-    return _sections({"train": {}, **settings})
-
-
-def _sections(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _Section({key: _sections(entry) for key, entry in value.items()})
-    return value
+    return json.loads(json.dumps({"train": {}, **settings}), object_hook=_Section)
 
 
 def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[str, Any]:
@@ -115,10 +108,9 @@ def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[st
 def _actions(parts: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[str, float]]:
     """Return the statistics of each dimension of the actions."""
     merged = index.actions.merged(index.length, rows)
-    quantiles = index.action_quantiles(rows, tuple(_QUANTILES.values()))
     columns = {
         "min": merged["min"][0],
-        **dict(zip(_QUANTILES, quantiles)),
+        **dict(zip(_QUANTILES, index.action_quantiles(rows, tuple(_QUANTILES.values())))),
         "max": merged["max"][0],
         "mean": merged["mean"][0],
         "std": np.sqrt(merged["sqdiff"][0] / merged["n"]),
@@ -128,7 +120,5 @@ def _actions(parts: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[s
         for key, part in parts.items()
         for number in range(part.size)
     ]
-    return {
-        name: {column: float(values[number]) for column, values in columns.items()}
-        for number, name in enumerate(names)
-    }
+    dimensions = np.stack([*columns.values()], 1).tolist()
+    return {name: dict(zip(columns, values)) for name, values in zip(names, dimensions)}

@@ -8,28 +8,26 @@ from typing import Any
 from rich.filesize import decimal
 
 from robomimic_ddp.data.rlds.index import prepared
-from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS
 from robomimic_ddp.terminal import print_clean, say, table, width
 
-TABLES = ("cameras", "steps", "schemas", "actions")
+TABLES = ("cameras", "features", "actions")
 """Sections of a report that map names to rows, {column: cell}."""
-_LISTED = 4
 
 
-def show(report: dict[str, Any] | list[dict[str, Any]]) -> None:
+def show(reports: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Print the report of a dataset, or those of a job's datasets."""
-    if isinstance(report, list):
-        for dataset in report:
-            show(dataset)
-        return
-    say(f"{report['path']}: {_summary(report)}")
-    for title in TABLES:
-        rows = report.get(title)
-        if rows and isinstance(rows, dict):  # of statistics "steps" is a number
-            _print_table(title, rows)
-    print_clean()
-    for line in _remarks(report):
-        say(line)
+    for report in reports if isinstance(reports, list) else [reports]:
+        say(f"{report['path']}: {_summary(report)}")
+        for title in TABLES:
+            if rows := report.get(title):
+                head = [
+                    f"{name:>7}" if title == "actions" else name for name in [*rows.values()][0]
+                ]
+                body = [(name, *map(_cell, row.values())) for name, row in rows.items()]
+                print_clean("\n" + "\n".join(table([(title, *head), *body], width())))
+        print_clean()
+        for line in _remarks(report):
+            say(line)
 
 
 def _summary(report: dict[str, Any]) -> str:
@@ -46,40 +44,30 @@ def _summary(report: dict[str, Any]) -> str:
     )
 
 
-def _print_table(title: str, rows: dict[str, dict[str, Any]]) -> None:
-    columns = next(iter(rows.values()))
-    head = [f"{column:>7}" if title == "actions" else column for column in columns]
-    body = [(name, *map(_cell, row, row.values())) for name, row in rows.items()]
-    print_clean("\n" + "\n".join(table([(title, *head), *body], width())))
-
-
-def _cell(column: str, value: Any) -> str:
-    if column == "shape":
+def _cell(value: Any) -> str:
+    if isinstance(value, list):  # a shape
         return " x ".join("?" if size is None else str(size) for size in value) or "1"
-    if column == "missing":
-        more = f" and {len(value) - _LISTED} more" if len(value) > _LISTED else ""
-        return ", ".join([*value][:_LISTED]) + more or "nothing"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:7.4f}" if isinstance(value, float) else str("" if value is None else value)
+    return f"{value:7.4f}" if isinstance(value, float) else str("?" if value is None else value)
 
 
 def _remarks(report: dict[str, Any]) -> Iterator[str]:
-    if report["kind"] == "statistics":
-        yield f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode"
+    if report.get("filter_keys"):
+        yield f"filter keys: {', '.join(report['filter_keys'])}"
     if report["kind"] != "rlds":
         return
     yield f"{report['files']} files, {decimal(report['bytes'])}"
     if report["episode"]:
         yield f"of an episode: {', '.join(report['episode'])}"
-    if report["prepared"]:
-        yield from _prepared(report["prepared"])
+    if notes := report["prepared"]:
+        yield f"prepared: by {notes['by']} from {notes['folder']} ({notes['fingerprint']})"
+        yield f"    {prepared.quality(notes)}"
+        if damaged := prepared.damaged(notes):
+            yield f"    {damaged} damaged episodes of the source are left out"
     words = report["language"]
     if words["feature"]:
-        yield f"instructions: {words['feature']}, {words['different']} different in what was read"
+        empty = f", empty in {words['empty']} episodes" if words["empty"] else ""
+        yield f"instructions: {words['feature']}, {words['different']} in what was read{empty}"
         yield from (f"    {text!r}" for text in words["examples"])
-        if words["empty"]:
-            yield f"    empty in {words['empty']} of the {report['length']['read']} episodes read"
     else:
         yield "instructions: none found"
     if report["schema"]:
@@ -90,13 +78,3 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
     if "written" in report:
         yield "written: " + ", ".join(report["written"])
         yield report["next"]
-
-
-def _prepared(notes: dict[str, Any]) -> Iterator[str]:
-    yield f"prepared: by {notes['by']} from {notes['folder']} ({notes['fingerprint']})"
-    yield f"    {prepared.quality(notes)}"
-    if notes["dropped"]:
-        yield f"    dropped: {', '.join(notes['dropped'])}"
-    damaged = sum(len(names) for split in notes["left_out"].values() for names in split.values())
-    if damaged:
-        yield f"    {damaged} damaged episodes of the source are left out"

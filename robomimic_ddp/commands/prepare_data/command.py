@@ -89,6 +89,14 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         with progress if launch.rank == 0 else nullcontext(lambda count: None) as add:
             writing.write_all(job, files, add)
+        damaged = job.damaged()
+        if damaged and not job.is_complete():
+            say(
+                f"warning: {len(damaged)} files, {damaged[0].path.name} first, have changed since "
+                "they were finished; they are written again",
+                file=sys.stderr,
+            )
+            writing.write_all(job, damaged, lambda count: None)
     except RobomimicDDPError:
         if not job.is_complete():  # else another job has written the same set
             raise
@@ -109,6 +117,7 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+    from robomimic_ddp.data.rlds.schema import job_config
 
     path, root = paths.expanded(args.source), paths.expanded(args.destination)
     if not path.is_dir():
@@ -120,9 +129,19 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     if reason is not None:
         raise UsageError(f"{args.destination!r} cannot be written to: {reason}.")
     source = Source(survey.find(path), skip_missing=args.skip_corrupt)
+    size = PictureSize(*args.size, args.filter)
     fields, names = None, args.cameras
     if args.config:
         config, keys = rlds_config(args.config)
+        asked = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
+        if asked != size:
+            height, width = asked.pixels
+            raise UsageError(
+                f"{args.config} trains with images of {height}x{width}, {asked.filter} "
+                "(observation.image_dim, observation.image_filter), and the set would have "
+                f"{size.height}x{size.width}, {size.filter}: give --size {height}x{width} --filter "
+                f"{asked.filter}, or correct the config."
+            )
         fields = host_datasets.fields_from_config(config, source, keys)
         names = names or list(fields.images.values())
     kept, dropped = _cameras(source, names)
@@ -133,7 +152,6 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
                 "it too, or leave out --cameras."
             )
     threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
-    size = PictureSize(*args.size, args.filter)
     job = Job(source, root, size, args.quality, kept, dropped, args.skip_corrupt, threads, fields)
     largest = max(math.inf if None in shape else math.prod(shape) for shape in job.stored.values())
     if math.prod(size.pixels) > largest:
@@ -185,8 +203,7 @@ def _report(job: Any) -> None:
     from robomimic_ddp.data.rlds.index import prepared
 
     notes = prepared.read(job.target) or {}
-    lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
-    if lost:
+    if lost := prepared.damaged(notes):
         say(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
     say(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")

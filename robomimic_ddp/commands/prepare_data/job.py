@@ -7,22 +7,26 @@ tasks need not know of each other, and one that is killed is started again.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import __version__, files
+from robomimic_ddp.commands.prepare_data import metadata
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.index.build import as_index
-from robomimic_ddp.data.rlds.index.source import INFO_FILE, SPLIT, Source, is_rlds_folder
+from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
@@ -32,6 +36,7 @@ INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
 """In the incomplete folder: the notes of the set, and the folder of those of its files."""
 _COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
+_CHECKSUM, _BLOCK_BYTES = "checksum", 2**20
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Job:
     skip_corrupt: bool
     threads: int
     fields: Fields | None = None
+    _written: set[RecordFile] = field(default_factory=set, init=False, compare=False)
 
     @cached_property
     def target(self) -> Path:
@@ -111,21 +117,27 @@ class Job:
             raise DataError(
                 f"{self.target} is the source itself, which must stay as it is. Name another DEST."
             )
+        # In this order: another task may begin the set meanwhile, or complete it.
+        foreign = [folder for folder in (self.target, self.work) if _has_content(folder)]
+        begun = self._begun()
         notes = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
         if notes is not None:
             self._require_same(notes, self.target)
             return True
-        begun = self._begun()
         if begun is not None:
             self._require_same(begun, self.work)
-        for folder in (self.target, *([self.work] if begun is None else [])):
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise _refused(folder, "something that prepare-data has not written")
+            foreign = [folder for folder in foreign if folder != self.work]
+        below = (Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, []))
+        for path in filter(Path.is_symlink, (self.work, *below)):
+            raise _refused(path, "become a link, and a set is written into no other folder")
+        for folder in foreign:
+            raise _refused(folder, "something that prepare-data has not written")
         return False
 
     def begin(self) -> None:
-        """Make the incomplete folder, with the notes of this job. Raises WriteError."""
+        """Make the incomplete folder, with the notes of this job. Raises WriteError, DataError."""
         path = self.work / SETTINGS
+        metadata.texts_of(self.source.folder)  # which are copied at the end
         with must_be_written(path):
             self.work.mkdir(parents=True, exist_ok=True)
             with atomic_open(path) as file:
@@ -170,16 +182,50 @@ class Job:
                 )
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
-        """Return the note of a finished file, or None if it is not finished, or has no part of the
-        index though one is made.
+        """Return the note of a finished file, or None if it is not finished, has another size, or
+        no part of the index though one is made.
         """
         try:
             note = files.read_json(self.work / DONE / f"{file.path.name}.json")
             size = (self.work / file.path.name).stat().st_size
-        except (OSError, ValueError):
+            fits = note["bytes"] == size and note[_CHECKSUM]
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         indexed = self.fields is None or self._part(file).is_file()
-        return note if note["bytes"] == size and indexed else None
+        return note if fits and indexed else None
+
+    def damaged(self) -> list[RecordFile]:
+        """Return the finished files that are not what their notes say, once all are finished. Reads
+        those that this process has not written.
+        """
+        notes = {file: self.note_of(file) for file in self.files}
+        if None in notes.values():
+            return []
+        others = [file for file in self.files if file not in self._written]
+        total = sum(notes[file]["bytes"] for file in others)
+
+        def is_sound(file: RecordFile) -> bool:
+            note = dict(notes[file])
+            try:
+                return note.pop(_CHECKSUM) == self._checksum(file, note, add)
+            except OSError:  # another task may have completed the set
+                return False
+
+        with reading(f"checking {self.source.name}", total) as add:
+            with ThreadPoolExecutor(self.threads) as threads:
+                sound = threads.map(is_sound, others)
+                return [file for file, is_sound in zip(others, sound) if not is_sound]
+
+    def _checksum(
+        self, file: RecordFile, note: Mapping[str, Any], add: Callable[[int], Any]
+    ) -> str:
+        """Return a digest of a written file and of its note. Raises OSError."""
+        digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode())
+        with files.opened(self.work / file.path.name) as data:
+            while block := data.read(_BLOCK_BYTES):
+                digest.update(block)
+                add(len(block))
+        return digest.hexdigest()
 
     def _part(self, file: RecordFile) -> Path:
         """Return the path of the part of the index of `file` while the set is written."""
@@ -200,7 +246,9 @@ class Job:
                 part = as_index(described, self.fields)
                 array_cache.write(self._part(file), cache.arrays_of(part))
         with must_be_written(path), atomic_open(path) as out:
-            json.dump(note, out)
+            checksum = self._checksum(file, note, lambda count: None)
+            json.dump({**note, _CHECKSUM: checksum}, out)
+        self._written.add(file)
 
     def complete(self) -> bool:
         """Add the metadata and rename the folder, if all files are finished; return whether the set
@@ -229,6 +277,10 @@ class Job:
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
 
+    def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
+        images = {**dict.fromkeys(self.changed, self.size.pixels), **dict.fromkeys(self.dropped)}
+        metadata.write(self.work, self.source.folder, self._notes, done, images)
+
     def _write_index(self) -> None:
         files = [file for file in self.files if file.split == SPLIT]
         parts = [cache.read(self._part(file)) for file in files] if self.fields else [None]
@@ -237,65 +289,13 @@ class Job:
             written = Source(self.work, self.skip_corrupt), name, self.fields
             cache.write_in_set(self.work, *written, merged(parts))
 
-    def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
-        folder, notes = self.source.folder, {**self._notes, "psnr": _merged_psnr(done.values())}
-        features = files.read_json(folder / "features.json")
-        self._change_features(features)
-        info = files.read_json(folder / INFO_FILE)
-        line = f"Prepared by robomimic-ddp: images of {prepared.quality(notes)}."
-        info["description"] = f"{info.get('description', '')}\n{line}".strip()
-        info.pop("downloadSize", None)
-        left_out: dict[str, dict[str, list[int]]] = {}
-        for split in info["splits"]:
-            of_split = {f: note for f, note in done.items() if f.split == split["name"]}
-            split["shardLengths"] = [str(note["episodes"]) for note in of_split.values()]
-            split["numBytes"] = str(sum(note["bytes"] for note in of_split.values()))
-            lost = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
-            left_out |= {split["name"]: lost} if lost else {}
-        path = folder / prepared.INFO
-        metadata = files.read_json(path) if path.is_file() else {}
-        metadata[prepared.KEY] = {**notes, "left_out": left_out}
-        for name in folder.iterdir():  # such as the names of labels
-            if name.is_file() and name.suffix in (".txt", ".json"):
-                shutil.copyfile(name, self.work / name.name)
-        # INFO_FILE last: tensorflow-datasets reads a folder that has it.
-        whole = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
-        for name, value in whole.items():
-            with atomic_open(self.work / name) as file:
-                json.dump(value, file, indent=None if name == prepared.INFO else 2)
 
-    def _change_features(self, features: Any) -> None:
-        """Set the size of the kept cameras in a `features.json`, and takes out the others."""
-        steps = _children(features)["steps"]
-        for name in (*self.changed, *self.dropped):
-            *groups, leaf = name.split("/")
-            places = [_children(steps)]
-            for group in groups:
-                places.append(_children(places[-1][group]))
-            if name not in self.dropped:
-                image = places[-1][leaf]["image"]
-                image["shape"] = {"dimensions": [*map(str, self.size.pixels), "3"]}
-                image["encodingFormat"] = "jpeg"
-                continue
-            del places[-1][leaf]
-            for place, group in zip(reversed(places[:-1]), reversed(groups)):
-                if not _children(place[group]):
-                    del place[group]
-
-
-def _merged_psnr(notes: Iterable[Any]) -> dict[str, Any] | None:
-    """Return `psnr` of the set's notes (see `index.prepared`) from the `notes` of its files."""
-    psnr = [value for note in notes for value in note["psnr"]]
-    if not psnr:
-        return None
-    return {"mean": statistics.fmean(psnr), "least": min(psnr), "frames": len(psnr)}
-
-
-def _children(node: Any) -> Any:
-    """Return the features of a dict in a `features.json`, or of the steps of a dataset."""
-    while "featuresDict" not in node:
-        node = node["sequence"]["feature"]
-    return node["featuresDict"]["features"]
+def _has_content(folder: Path) -> bool:
+    """Return whether there is anything but notes that another task is writing."""
+    try:
+        return any(not name.startswith(f".{SETTINGS}.") for name in os.listdir(folder))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
 
 
 def _refused(folder: Path, found: str) -> DataError:

@@ -14,13 +14,14 @@ LINE_SECONDS = 30.0
 @contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
     """For the block: a function that takes numbers of bytes that were read, of `total`. Shows
-    progress, speed and the time left on stderr.
+    progress, speed and the time left on stderr; nothing for a total of 0.
     """
     from tqdm import tqdm
 
     is_terminal = getattr(sys.stderr, "isatty", bool)()  # a host's logger has no isatty
     waits = {} if is_terminal else {"mininterval": LINE_SECONDS, "delay": LINE_SECONDS}
-    with tqdm(total=total, desc=what, unit="B", unit_scale=True, file=sys.stderr, **waits) as bar:
+    shown = {"desc": what, "unit": "B", "unit_scale": True, "file": sys.stderr, **waits}
+    with tqdm(total=total, disable=not total, **shown) as bar:
         yield bar.update
 
 

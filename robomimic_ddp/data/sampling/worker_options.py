@@ -13,16 +13,18 @@ _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context
 
 
 def loader_arguments(
-    host_kwargs: dict[str, Any], options: Options, workers: int, role: str
+    host_kwargs: dict[str, Any], options: Options, workers: int | None, role: str
 ) -> dict[str, Any]:
-    """Return the host's arguments with those of the user over them. workers: of this rank. An
-    IterableDataset keeps its number: each further worker would read all of it again.
+    """Return the host's arguments with those of the user over them. workers: of this rank; None for
+    RLDS data. That and an IterableDataset keep the host's number: each further worker would read
+    all of it again.
 
     Batches are not pinned here unless the host or the user says so: they are pinned as they are
     sent to a GPU (`training.step.pinned_batches`), of which the host sends two frames of many.
     """
     arguments = {**host_kwargs, **options.loader}
-    if options.workers != "config" and not isinstance(host_kwargs["dataset"], IterableDataset):
+    is_stream = workers is None or isinstance(host_kwargs["dataset"], IterableDataset)
+    if options.workers != "config" and not is_stream:
         arguments["num_workers"] = workers if role == "train" else min(1, workers)
     if not arguments.get("num_workers"):
         arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}

@@ -77,16 +77,12 @@ def load_index(
     """
     require_patterns([*fields.filters, fields.success])
 
-    name = f"{source.folder.parent.name}-{fingerprint(source.identity, fields, skip_corrupt)}.npz"
-    path = array_cache.cache_folder(cache) / name
-    cached = None
-    for kept in (path, source.folder / IN_SET / name) if group.is_main() else ():
-        if cached is None:
-            cached = read(kept)
-            if cached is not None and skip_corrupt and _may_be_repaired(cached, source, kept):
-                cached = None
-    index = group.broadcast_object(cached)
+    def cached() -> tuple[str, Index | None] | None:
+        return _cached(source, fields, cache, skip_corrupt) if group.is_main() else None
+
+    name, index = array_cache.compute_together(cached)[0]
     if index is None:
+        path = array_cache.cache_folder(cache) / name
         parts = path.with_suffix(".parts")
         index = _make_together(source, fields, skip_corrupt, parts)
         if group.is_main():
@@ -96,6 +92,18 @@ def load_index(
     if lost:
         print_clean(f"warning: {lost}", file=sys.stderr)
     return index
+
+
+def _cached(
+    source: Source, fields: Fields, cache: str | None, skip_corrupt: bool
+) -> tuple[str, Index | None]:
+    """Return the file name of the index, and the index if the cache or a prepared set has it."""
+    name = f"{source.folder.parent.name}-{fingerprint(source.identity, fields, skip_corrupt)}.npz"
+    for path in (array_cache.cache_folder(cache) / name, source.folder / IN_SET / name):
+        index = read(path)
+        if index is not None and not (skip_corrupt and _may_be_repaired(index, source, path)):
+            return name, index
+    return name, None
 
 
 def read(path: Path) -> Index | None:

@@ -64,6 +64,11 @@ def quality(notes: Mapping[str, Any]) -> str:
     )
 
 
+def damaged(notes: Mapping[str, Any]) -> int:
+    """Return the number of damaged episodes of the source that are left out."""
+    return sum(len(names) for split in notes["left_out"].values() for names in split.values())
+
+
 def described(notes: Mapping[str, Any], size: Sequence[int], image_filter: str) -> str:
     """A line for a run that asks for images of `size` (height, width), resized by `image_filter`.
     Says so if they are resized a second time, or by another filter.

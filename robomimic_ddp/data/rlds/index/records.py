@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +149,26 @@ def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
 
 
 def record_offsets(file: Path) -> list[int]:
-    """The byte offsets of all records of `file`, by their lengths. Raises DataError."""
+    """Return the byte offsets of all records of `file`. Raises DataError."""
+    return [offset for offset, _ in stored_checksums(file)]
+
+
+def stored_checksums(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the byte offset of each record of `file`, by the lengths in it, and the 4 bytes of the
+    checksum that is stored of its data. Reads 12 bytes of a record. Raises DataError.
+    """
     try:
-        found, offset, size = [], 0, file.stat().st_size
+        offset, size = 0, file.stat().st_size
         with files.opened(file) as data:
-            while offset + FRAMING_BYTES <= size:
-                found.append(offset)
-                data.seek(offset)
-                offset += int.from_bytes(data.read(8), "little") + FRAMING_BYTES
+            length = int.from_bytes(data.read(8), "little")
+            while length and offset + FRAMING_BYTES <= size:  # no length: space for a copy to come
+                end = offset + length + FRAMING_BYTES
+                data.seek(min(end, size) - 4)
+                framing = data.read(12)
+                yield offset, framing[:4]
+                offset, length = end, int.from_bytes(framing[4:], "little")
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
-    return found
 
 
 def fault_of(serialized: Any, features: Any, names: Sequence[str]) -> str | None:

@@ -93,7 +93,7 @@ def find_fields(
     for key in obs_keys:
         entry = _entry(key, known.get(key), steps, where, schema.name)
         if key in image_keys:
-            images[key] = _find_image(key, entry, steps, where)
+            images[key] = find_image(key, entry, steps, where)
         else:
             low_dim[key], shapes[key] = find_part(key, entry, steps, where)
     actions = {key: _find_action(key, steps, where, schema) for key in action_keys}
@@ -136,7 +136,7 @@ def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> No
         )
     for section, key, entry in wanted:
         if section == "cameras":
-            _find_image(key, entry, steps, where)
+            find_image(key, entry, steps, where)
         else:
             find_part(key, entry, steps, where)
 
@@ -256,7 +256,7 @@ def _find_filter(
     return Filter(OF_EPISODE * (held is whole) + place, one.test, one.value, one.optional)
 
 
-def _find_image(key: str, entry: Entry, steps: Mapping[str, Any], where: str) -> str:
+def find_image(key: str, entry: Entry, steps: Mapping[str, Any], where: str) -> str:
     place = place_of(entry.feature, steps) or ""
     if not is_picture(steps[place]):
         shape, kind = tuple(steps[place].shape), type(steps[place]).__name__
