@@ -97,7 +97,7 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
         elif statement in functions:
             why = f"{statement.name} is a second training function of this file"
         elif isinstance(statement, ast.FunctionDef):
-            why = f"{statement.name} calls {_ON_BATCH} in a loop of its own, and not run_epoch"
+            why = f"{statement.name} calls {_ON_BATCH} in a separate loop, and not run_epoch"
         yield Entry(path, line, why=why)
     for function in functions[:1]:
         if path.startswith("../"):
@@ -218,7 +218,7 @@ def _package(host: Host, path: str) -> str:
 
 
 def _own_name(host: Host, module: str) -> str:
-    """`module` under the package's name, where a copy of robomimic lies in a folder of another."""
+    """`module` under the package's name, where a copy of robomimic is in a folder of another."""
     package, dot, inner = module.partition(".")
     is_copy = package == "robomimic" and not host.is_built_on_robomimic
     return f"{host.package.name}{dot}{inner}" if is_copy else module

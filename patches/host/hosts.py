@@ -79,7 +79,7 @@ class Host:
 
     @cached_property
     def is_built_on_robomimic(self) -> bool:
-        """Whether the package is one of its own that imports an installed robomimic: its scripts
+        """Whether the package is a separate one that imports an installed robomimic: its scripts
         import both. A copy of robomimic under another name imports nothing by that name.
         """
         if self.package.name == "robomimic":

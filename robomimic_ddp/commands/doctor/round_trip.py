@@ -15,6 +15,7 @@ from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
 from robomimic_ddp.commands.doctor.probe import output_of
 from robomimic_ddp.config import env, parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
+from robomimic_ddp.terminal import print_clean
 
 PATIENCE_SECONDS = 60
 """Of ranks for each other: less than doctor's for the job, so that they end by themselves."""
@@ -64,7 +65,7 @@ def measure() -> None:
         if not bool((gradients == expected).all()):
             raise RuntimeError(f"an all-reduce gave {gradients[0].item()}, expected {expected}")
         if launch.rank == 0:
-            print(
+            print_clean(
                 f"over {backend}: round trip {round_trip:.2f} ms, all-reduce of "
                 f"{gradients.nbytes / 1e6:.0f} MB (the gradients of a 67 M policy) "
                 f"{all_reduce:.0f} ms"

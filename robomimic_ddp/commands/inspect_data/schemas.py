@@ -64,9 +64,10 @@ def fit_of(source: Source, schema: Schema) -> Fit:
         find = find_image if section == "cameras" else find_part
         result.available[section] = []
         for key, entry in getattr(schema, section).items():
+            if place_of(entry.feature, steps) is None:
+                result.missing[key] = f"no {entry.feature}"
+                continue
             try:
-                if place_of(entry.feature, steps) is None:
-                    raise DataError(f": no {entry.feature}")
                 find(key, entry, steps, str(source.folder))
                 result.available[section].append(key)
             except DataError as error:

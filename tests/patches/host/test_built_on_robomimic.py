@@ -1,4 +1,4 @@
-"""A package of its own that imports an installed robomimic: each has its edits in its own files."""
+"""A separate package that imports an installed robomimic: each has its edits in its own files."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_training_function_is_patched_wherever_it_is_and_whatever_its_name(hos
             "scripts/simple.py",
             "def fit(algo):\n    for batch in data:\n        algo.train_on_batch(batch, 1)\n",
             2,
-            "fit calls train_on_batch in a loop of its own",
+            "fit calls train_on_batch in a separate loop",
         ),
         ("../examples/loop.py", loop("def train(config, device):"), 4, "outside the package"),
         ("scripts/train_d.py", "def train(config, device:\n", 1, "not valid Python"),
