@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 _QUOTED = re.compile(r"`[^`]*`")
@@ -35,6 +35,20 @@ class Parser(argparse.ArgumentParser):
             file.write(message)
         else:
             super()._print_message(message, file)
+
+
+def whole_number(least: int, most: int = 10**6) -> Callable[[str], int]:
+    """Return an argument's type: whole numbers from `least` to `most`."""
+
+    def convert(text: str) -> int:
+        # Python does not read numbers of thousands of digits.
+        if not (text.isdecimal() and len(text) < 19 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(
+                f"{text}: expected a whole number from {least} to {most}"
+            )
+        return int(text)
+
+    return convert
 
 
 def width(stream: IO | None = None) -> int | None:

@@ -65,9 +65,8 @@ def _on_main(
     """Collective: the main rank's result, or error, on every rank; videos as `_merged` has them."""
     played: Future = Future()
     if group.is_main():
-        print_clean(
-            f"rollouts: {play.__name__} names no episodes to split, so rank 0 plays all of them"
-        )
+        name = play.__name__
+        print_clean(f"rollouts: {name} names no episodes to split, so rank 0 plays all of them")
         try:
             with rng.kept():
                 rng.seed(*streams)

@@ -87,8 +87,6 @@ def test_a_missing_config_and_a_host_that_is_not_patched(config, tmp_path, capsy
 
 @pytest.mark.bad_input
 def test_more_ranks_than_gpus(config, monkeypatch, capsys):
-    monkeypatch.setattr(command.torchrun, "unpatched", lambda job: "")
-    monkeypatch.setattr(command.devices, "absent", lambda variables: "")
     monkeypatch.setattr(command.devices, "visible_devices", lambda variables: ["0", "1"])
     assert cli.main(["bench", "--config", config, "--ranks", "1,2,4"]) == 2
     assert "--ranks 1,2,4: 2 GPU(s) are visible" in capsys.readouterr().err

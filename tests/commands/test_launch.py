@@ -59,7 +59,7 @@ def launch(command, monkeypatch):
 
     def run(*words, **variables):
         with monkeypatch.context() as patch:
-            for name in (*arguments.VARIABLES.values(), "SLURM_JOB_ID", "PYTHONPATH"):
+            for name in (*arguments.VARIABLES, "SLURM_JOB_ID", "PYTHONPATH"):
                 patch.delenv(name, raising=False)
             for name, value in {"CUDA_VISIBLE_DEVICES": "", **variables}.items():
                 if value is None:
@@ -94,18 +94,18 @@ def printed(launch, config):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "two"], "--gpus two"),
-        (["--gpus", "1,1"], "each once"),
+        (["--gpus", "two"], "--gpus: two: expected a whole number from 1"),
+        (["--gpus", "0,1"], "--gpus: 0,1: expected"),
         (["--gpus", "-1"], "--gpus"),
-        (["--gpus", "9" * 5000], "expected how many"),
-        (["--gpus", "999999999999"], "no GPU is visible here"),
-        (["--gpus", "0"], "For a trial on the CPU give a number"),
-        (["--nodes", "2"], "without --rdzv"),
-        (["--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
+        (["--gpus", "9" * 5000], "expected a whole number"),
+        (["--gpus", "999999"], "no GPU is visible here"),
+        (["--gpus", "0"], "--gpus: 0: expected"),
+        (["--nodes", "2"], "--nodes without --rdzv"),
+        (["--rdzv", "h:1"], "--rdzv without --nodes"),
         (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
-        (["--lr-scaling", "cubic"], "--lr-scaling cubic: expected none | linear"),
+        (["--lr-scaling", "cubic"], "--lr-scaling: cubic: expected none | linear"),
         (["--max-restarts", "-2"], "--max-restarts"),
-        (["--port", "99999"], "at most 65535"),
+        (["--port", "99999"], "from 1 to 65535"),
         (["--module", "a b"], "dotted name"),
         (["--batch", "global"], "unrecognized arguments: --batch"),
         (["--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
@@ -125,7 +125,7 @@ def test_what_cannot_be_meant(words, message, launch, config):
     ("name", "value"), [("NUM_GPUS", "two"), ("LR_SCALING", "cubic"), ("MASTER_PORT", "http")]
 )
 def test_a_wrong_variable_is_named(name, value, launch):
-    assert f"{name} {value}: expected" in launch("--config", "c", **{name: value})[2]
+    assert f"{name}={value}: expected" in launch("--config", "c", **{name: value})[2]
     assert "set CONFIG_PATH" in launch()[2]
 
 
@@ -161,35 +161,31 @@ def test_words_for_the_entry_are_passed_on(words, passed, printed):
 
 
 @pytest.mark.parametrize(
-    ("asked", "visible", "ranks", "chosen"),
+    ("asked", "visible", "ranks"),
     [
-        (None, EIGHT, 8, None),
-        ("3", EIGHT, 3, None),
-        ("0,2", EIGHT, 2, "0,2"),
-        ("0", EIGHT, 1, "0"),
-        ("0,2", "4,5,6,7", 2, "4,6"),
-        ("1,0", "GPU-aa,MIG-bb", 2, "MIG-bb,GPU-aa"),
-        (None, "3,-1,5", 1, None),
-        ("2", "", 2, None),
-        (None, "", 1, None),
-        (None, None, 8, None),
+        (None, EIGHT, 8),
+        (3, EIGHT, 3),
+        (1, "GPU-aa,MIG-bb", 1),
+        (None, "3,-1,5", 1),
+        (2, "", 2),
+        (None, "", 1),
+        (None, None, 8),
     ],
 )
-def test_devices(asked, visible, ranks, chosen, node_with, printed):
+def test_devices(asked, visible, ranks, node_with, printed):
     node_with(8)
     gpus = [] if asked is None else ["--gpus", asked]
     words, added = printed(*gpus, *ENTRY, CUDA_VISIBLE_DEVICES=visible)
-    assert f"--nproc_per_node={ranks} " in words
-    assert added.get("CUDA_VISIBLE_DEVICES") == chosen
+    assert f"--nproc_per_node={ranks} " in words and added == LINEAR
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("asked", "visible", "message"),
     [
-        ("9", EIGHT, "no device 8 among the 8"),
-        ("0,2", "4,5", "no device 2 among the 2"),
-        ("0,1", "", "no GPU is visible"),
+        ("9", EIGHT, "--gpus 9: 8 GPU(s) are visible (CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7). Give"),
+        ("3", "4,5", "a number up to 2"),
+        ("99999", "", "no GPU is visible"),
     ],
 )
 def test_devices_that_are_not_there(asked, visible, message, node_with, launch, config):
@@ -216,17 +212,31 @@ def test_devices_that_are_not_there(asked, visible, message, node_with, launch, 
     ],
 )
 def test_a_gpu_that_is_not_installed(installed, visible, missing, node_with, launch, config):
-    """A dry run notes it. Without any GPU the ranks are on the CPU, as torch has them."""
+    """Without any GPU the ranks are on the CPU, as torch has them."""
     node_with(installed)
-    words = ("--config", config(), *ENTRY)
-    code, out, err = launch(*words, "--dry-run", CUDA_VISIBLE_DEVICES=visible)
-    assert code == 0 and missing in err and bool(missing) == bool(err)
+    code, out, err = launch("--config", config(), *ENTRY, CUDA_VISIBLE_DEVICES=visible)
+    assert (code, bool(launch.started)) == ((2, False) if missing else (0, True))
+    assert missing in err and bool(missing) == bool(err)
     on_cpu = visible == "" or (installed == 0 and visible in ("5", None))
     why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
     where = f"on the CPU, since no GPU is visible{why}; --gpus N starts N ranks"
-    assert out.splitlines()[0].endswith(where if on_cpu else "on GPUs")
-    assert launch(*words, CUDA_VISIBLE_DEVICES=visible)[0] == (2 if missing else 0)
-    assert bool(launch.started) == (not missing)
+    assert missing or out.splitlines()[0].endswith(where if on_cpu else "on GPUs")
+
+
+def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
+    """As AMD's: torch is asked, and not for the visible ones alone."""
+    monkeypatch.setattr(devices, "_DEVICE_FILES", (str(tmp_path),))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text(
+        "import os, types\n"
+        "seen = os.environ.get('CUDA_VISIBLE_DEVICES')\n"
+        "cuda = types.SimpleNamespace(device_count=lambda: 4 if seen is None else 0)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    devices.installed_gpus.cache_clear()
+    assert devices.visible_devices({"CUDA_VISIBLE_DEVICES": "1,3"}) == ["1", "3"]
+    assert len(devices.visible_devices({})) == 4
+    devices.installed_gpus.cache_clear()
 
 
 def test_one_node(printed, config):
@@ -298,7 +308,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
         if "scripts" not in name or text is not None:
             file.write_text(text or "")
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    monkeypatch.setattr(checks, "refusal", lambda settings: None)  # it would import this host here
+    monkeypatch.setattr(checks, "_config", lambda settings, entry: None)  # it imports the host
     monkeypatch.syspath_prepend(tmp_path)
     words = ["--config", config(), "--gpus", "2", "--module", f"robomimic.scripts.{module}"]
     code, _, err = launch(*words)
@@ -325,7 +335,11 @@ def test_how_to_resume_is_printed_last(script, sent, code, last, tmp_path):
     plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, tmp_path / "up"]
     job = subprocess.Popen(
-        torchrun.quiet(plain), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+        torchrun.Command(2, plain, {}).quiet,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     while sent and len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
         time.sleep(0.05)

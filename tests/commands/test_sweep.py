@@ -235,7 +235,7 @@ def test_the_host_is_the_one_that_trials_import(make, tmp_path, capsys):
 )
 def test_trials_at_a_time_and_their_gpus(words, visible, gpus, make, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
+    monkeypatch.setattr(command.checks, "require_patched", lambda: "")
     monkeypatch.setattr(Worker, "run", lambda self: seen.extend(self.gpus) or EXIT_DONE)
     monkeypatch.setattr(command.devices, "installed_gpus", lambda: 6)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -465,7 +465,7 @@ def test_a_torn_last_line_of_the_journal_is_repaired(make, capsys):
 def test_a_log_that_is_a_link_is_not_followed(make, tmp_path, monkeypatch, capsys):
     made = make("train.seed=1")
     made.entries()[0].log.symlink_to(tmp_path / "config.json")
-    monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
+    monkeypatch.setattr(command.checks, "require_patched", lambda: "")
     assert sweep("run", made.directory) == EXIT_REFUSED
     assert "the sweep cannot be written" in capsys.readouterr().err
     assert json.loads((tmp_path / "config.json").read_text())

@@ -24,7 +24,7 @@ SCRIPT = ROOT / "scripts" / "train_multi_gpu.sh"
 MODULE = "tests.e2e.launched"
 HOSTILE = "a b'c\"d$(touch hacked);-e\n*ü"
 CONFIG = {"algo_name": "diffusion_policy", "experiment": {"name": "experiment"}}
-FOREIGN = {"CUDA_VISIBLE_DEVICES", *VARIABLES.values()}
+FOREIGN = {"CUDA_VISIBLE_DEVICES", *VARIABLES}
 
 
 @pytest.fixture

@@ -13,15 +13,14 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
-from robomimic_ddp.commands.launch import checks, devices, torchrun
+from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import env, paths, tree
-from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, PatchError, UsageError
-from robomimic_ddp.terminal import print_clean, say
+from robomimic_ddp.config import env, json_config, paths, tree
+from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, UsageError
+from robomimic_ddp.terminal import print_clean, say, whole_number
 
 EPOCHS = 3
 """Epochs of a start that are measured; a start takes longer than they do."""
@@ -50,23 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("settings", nargs="*", metavar="KEY=VALUE", help="settings over those of the config")
     add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
     add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
-    add("--steps", type=_at_least(1), default=30, metavar="N", help="of an epoch; default 30")
+    add("--steps", type=whole_number(1), default=30, metavar="N", help="of an epoch; default 30")
     what = f"epochs that are not counted, before the {EPOCHS} that are; default 1"
-    add("--warmup", type=_at_least(0), default=1, metavar="N", help=what)
+    add("--warmup", type=whole_number(0), default=1, metavar="N", help=what)
     what = "how often each number of ranks is started, in turns; default 2"
-    add("--rounds", type=_at_least(1), default=2, metavar="N", help=what)
+    add("--rounds", type=whole_number(1), default=2, metavar="N", help=what)
     what = "also draw the table; the ending chooses the format"
     add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
     add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
-
-
-def _at_least(lowest: int) -> Any:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(f"{text}: expected a whole number from {lowest}")
-        return int(text)
-
-    return number
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -104,7 +94,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
     """Return the launcher's settings of the job on `ranks` ranks, which writes into `folder`."""
-    config = torchrun.config_of(Settings(config=args.config))
+    config = json_config.read_json(args.config, "--config ")
     changes = {**_ALWAYS, **{k: v for k, v in _WHERE_SET.items() if tree.at(config, k) is not None}}
     changes |= {
         "train.output_dir": folder,
@@ -126,22 +116,13 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
 
 def _require_possible(args: argparse.Namespace) -> None:
     """Raise what would stop the ranks, before the first one is started."""
-    job, variables = _job(args, args.ranks[0], tempfile.gettempdir()), env.variables()
-    unpatched = torchrun.unpatched(job)
-    if unpatched:
-        raise PatchError(unpatched)
-    absent = devices.absent(variables)
-    if absent:
-        raise UsageError(absent)
-    gpus = len(devices.visible_devices(variables))
+    gpus = len(devices.visible_devices(env.variables()))
     if gpus and args.ranks[-1] > gpus:
         raise UsageError(
             f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
             f"share one would not show what several GPUs do. Give numbers up to {gpus}."
         )
-    refusal = checks.refusal(job)
-    if refusal is not None:
-        raise refusal
+    checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
 
 
 def _measure(args: argparse.Namespace) -> report.Epochs:

@@ -38,15 +38,15 @@ def stopped_cleanly() -> Iterator[None]:
 def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     """Return the train log of each epoch. Raises LaunchError if the training fails."""
     variables = env.variables()
-    command, added = torchrun.command(job, variables)
+    command = torchrun.command(job, variables)
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
         process = subprocess.Popen(
-            torchrun.quiet(command),
+            command.quiet,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**variables, **added, "TMPDIR": str(output.parent)},  # removed with it
+            env={**variables, **command.added, "TMPDIR": str(output.parent)},  # removed with it
             start_new_session=True,  # Ctrl-C would reach torchrun twice
         )
     try:

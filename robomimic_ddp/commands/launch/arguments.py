@@ -6,28 +6,25 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
+from robomimic_ddp.terminal import whole_number
 
 DOT_LIST_MODULE = "robomimic.scripts.train_rlds"
-VARIABLES = {
-    "config": "CONFIG_PATH",
-    "gpus": "NUM_GPUS",
-    "lr_scaling": "LR_SCALING",
-    "port": "MASTER_PORT",
-}
+_RULES = FIELDS["lr_scaling"].metadata["choices"]
+_OVERRIDE = re.compile(r"[^-].*=|[~=]|(-h|--help)\Z", re.DOTALL)
+"""key=value, Hydra's "~key" to remove a key, or a request for help."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a job. gpus: number of ranks on this node, or a selection of the visible
-    devices, None for all visible ones; overrides: what the training module is given.
+    """The settings of a job. gpus: number of ranks on this node, None for one on each
+    visible GPU; overrides: what the training module is given.
     """
 
     config: str
-    gpus: int | tuple[str, ...] | None = None
+    gpus: int | None = None
     lr_scaling: str | None = None
     nodes: int = 1
     rdzv: str | None = None
@@ -44,6 +41,25 @@ class Settings:
         return self.module.rpartition(".")[2] == "train_rlds"
 
 
+def _matching(pattern: str, expected: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
+        return text
+
+    return convert
+
+
+_lr_scaling = _matching("|".join(_RULES), " | ".join(_RULES))
+_gpus, _port = whole_number(1), whole_number(1, 65535)
+VARIABLES = {
+    "CONFIG_PATH": ("config", str),
+    "NUM_GPUS": ("gpus", _gpus),
+    "LR_SCALING": ("lr_scaling", _lr_scaling),
+    "MASTER_PORT": ("port", _port),
+}
+
+
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.epilog = (
@@ -54,36 +70,45 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add("--config", metavar="FILE", help="the host's JSON config (CONFIG_PATH)")
     add(
         "--gpus",
-        metavar="N|I,J,...",
-        help="how many GPUs of this node, or which of the visible ones; default: all visible "
-        "ones. Without a GPU: how many ranks on the CPU (NUM_GPUS)",
+        type=_gpus,
+        metavar="N",
+        help="how many GPUs of this node; default: all that CUDA_VISIBLE_DEVICES shows. Without a "
+        "GPU: how many ranks on the CPU (NUM_GPUS)",
     )
     add(
         "--lr-scaling",
+        type=_lr_scaling,
         metavar="|".join(_RULES),
         help="learning rate times f (linear) or sqrt(f), f = samples per step / train.batch_size; "
         "auto: by the size of the policy; default: what the config's ddp.lr_scaling says, else "
         "linear (LR_SCALING)",
     )
-    add("--nodes", metavar="N", help="how many nodes; default 1. The same command on each of them")
+    what = "how many nodes; default 1. The same command on each of them"
+    add("--nodes", type=whole_number(1), metavar="N", help=what)
     add(
         "--rdzv",
+        type=_matching(r"[\w.\-\[\]:]+:\d+", "HOST:PORT, such as node01:29400"),
         metavar="HOST:PORT",
         help="where the nodes meet: a port of the first node that all can reach",
     )
-    add(
-        "--port",
-        metavar="PORT",
-        help="the port of a single node; default: a free one (MASTER_PORT)",
-    )
+    what = "the port of a single node; default: a free one (MASTER_PORT)"
+    add("--port", type=_port, metavar="PORT", help=what)
     add(
         "--max-restarts",
+        type=whole_number(0),
+        default=0,
         metavar="N",
         help="how often torchrun restarts the ranks after a failure; they resume where they "
         "were; default 0",
     )
     add("--resume", action="store_true", help="resume the newest run of the config's experiment")
-    add("--module", metavar="NAME", help=f"what to train with; default {DOT_LIST_MODULE}")
+    add(
+        "--module",
+        type=_matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module's dotted name"),
+        default=DOT_LIST_MODULE,
+        metavar="NAME",
+        help="what to train with; default %(default)s",
+    )
     add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
     add("overrides", nargs="*", metavar="-- WORD", help="what the training module is given")
 
@@ -91,30 +116,26 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Settings:
     """Return the settings of a command line in the environment `variables`.
 
-    Raises UsageError, which names the flag or variable, for invalid values.
+    Raises UsageError for settings that cannot be meant together, and for an invalid variable.
     """
-    values: dict[str, Any] = {}
-    for name in (field.name for field in fields(Settings)):
-        value, source = getattr(args, name), f"--{name.replace('_', '-')}"
-        if value is None and variables.get(VARIABLES.get(name, "")):
-            source = VARIABLES[name]
-            value = variables[source]
-        if value is not None:
-            values[name] = _CONVERTERS[name](value, source) if name in _CONVERTERS else value
-    if "config" not in values:
+    values = {field.name: getattr(args, field.name) for field in fields(Settings)}
+    for variable, (name, convert) in VARIABLES.items():
+        if values[name] is None and variables.get(variable):
+            try:
+                values[name] = convert(variables[variable])
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"{variable}={error}.") from None
+    if values["config"] is None:
         raise UsageError("no config: give --config FILE or set CONFIG_PATH.")
-    settings = Settings(**{**values, "overrides": tuple(args.overrides)})
-    if settings.rdzv is not None and "nodes" not in values:
+    values |= {"nodes": args.nodes or 1, "overrides": tuple(args.overrides)}
+    settings = Settings(**values)
+    meets = settings.rdzv is not None
+    if (meets and args.nodes is None) or (settings.nodes > 1 and not meets):
         raise UsageError(
-            f"--rdzv {settings.rdzv} without --nodes: expected the number of nodes that meet "
-            "there, since every node would train alone. Give --nodes N, alike on every node; for "
-            "one node leave --rdzv out (its port is --port)."
-        )
-    if settings.nodes > 1 and settings.rdzv is None:
-        raise UsageError(
-            f"--nodes {settings.nodes} without --rdzv: the nodes could not find each other. Give "
-            "--rdzv HOST:PORT, the first node's name and a port that all nodes can reach, alike "
-            "on every node."
+            f"{'--rdzv without --nodes' if meets else '--nodes without --rdzv'}: every node would "
+            "train alone. Give both, alike on every node: --nodes N and --rdzv HOST:PORT, the "
+            "first node's name and a port that all nodes can reach; for one node neither (its "
+            "port is --port)."
         )
     for word in settings.overrides if settings.takes_dot_list else ():
         if not _OVERRIDE.match(word):
@@ -124,50 +145,3 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
                 "the --, or name an entry that takes this word with --module."
             )
     return settings
-
-
-def gpus(text: str, source: str) -> int | tuple[str, ...]:
-    """Return how many devices, or the numbers of which. Raises UsageError, which names `source`."""
-    numbers = tuple(number.strip() for number in text.split(","))
-    if not all(map(_NUMBER.fullmatch, numbers)) or len(set(numbers)) != len(numbers):
-        raise UsageError(
-            f"{source} {text}: expected how many (4), or which, each once (0,2,3). For the "
-            "first device alone write 1, for the third alone CUDA_VISIBLE_DEVICES=2."
-        )
-    return int(text) if len(numbers) == 1 and int(text) else numbers
-
-
-def _number(least: int, most: int = 10**6) -> Callable[[str, str], int]:
-    def convert(text: str, source: str) -> int:
-        if not (_NUMBER.fullmatch(text) and least <= int(text) <= most):
-            raise UsageError(
-                f"{source} {text}: expected a whole number of at least {least}, at most {most}."
-            )
-        return int(text)
-
-    return convert
-
-
-def _text(pattern: str, expected: str) -> Callable[[str, str], str]:
-    def convert(text: str, source: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise UsageError(f"{source} {text}: expected {expected}.")
-        return text
-
-    return convert
-
-
-_RULES = FIELDS["lr_scaling"].metadata["choices"]
-_NUMBER = re.compile(r"\d{1,18}")
-"""Python refuses to read numbers of thousands of digits."""
-_OVERRIDE = re.compile(r"[^-].*=|[~=]|(-h|--help)\Z", re.DOTALL)
-"""key=value, Hydra's "~key" to remove a key, or a request for help."""
-_CONVERTERS: dict[str, Callable[[str, str], Any]] = {
-    "gpus": gpus,
-    "lr_scaling": _text("|".join(_RULES), " | ".join(_RULES)),
-    "nodes": _number(1),
-    "rdzv": _text(r"[\w.\-\[\]:]+:\d+", "HOST:PORT, such as node01:29400"),
-    "port": _number(1, 65535),
-    "max_restarts": _number(0),
-    "module": _text(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module's dotted name"),
-}

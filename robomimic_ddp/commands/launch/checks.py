@@ -4,88 +4,88 @@ options, config and data, those that need no torch.
 
 from __future__ import annotations
 
+import importlib.util
 import io
-import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.launch import devices, torchrun
-from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import host_config, host_keys, json_config, paths, tree
-from robomimic_ddp.config.dotlist import parse_dotlist
+from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
+from robomimic_ddp.config import host_config, host_keys, json_config, paths
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import LaunchError, PatchError, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import LaunchError, PatchError, RobomimicDDPError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
 """Episodes of an HDF5 file that are looked at here; the ranks look at more."""
 _OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
 """A train script that may declare keys before it reads the config."""
-_KEEPS_CONFIG = ("--debug", "--resume")
+_KEEPS_CONFIG = {"--debug", "--resume"}
 """Flags of hosts' train.py that change neither keys nor data."""
 
 
-def runs_folder(settings: Settings) -> Path | None:
-    """Return the folder of the experiment's runs; None where only the host can tell it."""
-    layers = [torchrun.config_of(settings)]
-    if settings.takes_dot_list:
-        layers.append(parse_dotlist([word for word in settings.overrides if "=" in word]))
-    values: dict[str, Any] = {}
-    for key in ("train.output_dir", "experiment.name"):
-        for layer in layers:
-            values[key] = tree.at(layer, key) or values.get(key)
-    folder = Path(os.path.expanduser(str(values["train.output_dir"])))
-    known = all(values.values()) and folder.is_absolute()
-    return folder / str(values["experiment.name"]) if known else None
+def require_trainable(settings: Settings) -> None:
+    """Raise what would stop all ranks, or should; within about a second.
 
-
-def problems(settings: Settings, variables: Mapping[str, str]) -> list[RobomimicDDPError]:
-    """Return what would stop all ranks, or should."""
-    unpatched, absent = torchrun.unpatched(settings), devices.absent(variables)
-    errors = [PatchError(unpatched)] if unpatched else []
-    errors += [UsageError(absent)] if absent else []
-    refused = None if unpatched else refusal(settings)
-    return [*errors, refused] if refused else errors
-
-
-def refusal(settings: Settings) -> RobomimicDDPError | None:
-    """Return the error with which all ranks would stop, or None; within about a second.
-
-    Returns None too where that is not certain: an entry or a host's config that is not as
+    Says nothing where that is not certain: of an entry or a host's config that is not as
     robomimic's, or that needs torch. Data is looked for only if there is one node: others may have
     it elsewhere.
     """
-    _, entry = torchrun.entry(settings)
+    entry = require_patched(settings.module)
     try:
-        with _without(_SLOW), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with _quiet_without_slow_imports():
             config = _config(settings, entry)
         if config is not None and settings.nodes == 1:
             _require_data(config)
+    except LaunchError:  # of variables that torchrun replaces
+        return
     except RobomimicDDPError as error:
-        is_local = isinstance(error, LaunchError) or isinstance(error.__cause__, ImportError)
-        return None if is_local else error
+        if not isinstance(error.__cause__, ImportError):
+            raise
     except Exception:  # of the host's code: the ranks show it
-        return None
-    return None
+        return
+
+
+def require_patched(module: str = DOT_LIST_MODULE) -> str:
+    """Return the source text of a training module, "" if it is not in a host. Finds it as a rank
+    finds it, without an import. Raises PatchError if the host's train script cannot run on several
+    ranks; a module that does not train passes.
+    """
+    package, *inner = module.split(".")
+    spec = importlib.util.find_spec(package)
+    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    if folder is None or not (folder / "utils" / "train_utils.py").is_file():
+        return ""
+    file = folder.joinpath(*inner).with_suffix(".py")
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    if "def train(" in text and "robomimic_ddp" not in text:
+        why = f"{file} is not patched: every rank would train a separate model"
+    elif not file.is_file() and module == DOT_LIST_MODULE:
+        why = f"there is no {file}, which robomimic-ddp apply adds to the host"
+    else:
+        return text
+    raise PatchError(
+        f"{why}. Python finds this robomimic first: run `robomimic-ddp apply` on it, or start in "
+        "the folder of the host that is patched."
+    )
 
 
 def _config(settings: Settings, entry: str) -> Any:
     """Return the config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
     path = str(paths.expanded(settings.config))
     if settings.takes_dot_list:
-        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.overrides):
+        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & {*settings.overrides}:
             return None  # the host's own entry, with layers that we do not know
         config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
         host_keys.require_possible(config)
         return config
     flags = {word for word in settings.overrides if not word.startswith("ddp.")}
-    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - {*_KEEPS_CONFIG}:
+    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - _KEEPS_CONFIG:
         return None
     from robomimic.config import config_factory
 
@@ -108,12 +108,15 @@ def _require_data(config: Any) -> None:
 
 
 @contextmanager
-def _without(modules: Sequence[str]) -> Iterator[None]:
-    """Have imports of those `modules` that are not imported yet raise ImportError in the block."""
-    hidden = [name for name in modules if name not in sys.modules]
+def _quiet_without_slow_imports() -> Iterator[None]:
+    """Have imports of _SLOW that are not imported yet raise ImportError in the block, and print
+    nothing.
+    """
+    hidden = [name for name in _SLOW if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
-        yield
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
     finally:
         for name in hidden:
             sys.modules.pop(name, None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.config import options, paths
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.config import options, paths, tree
 from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
 from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
 from robomimic_ddp.config.json_config import read_json
@@ -20,53 +21,46 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals that torchrun forwards to its ranks: its default, and Slurm's warning."""
 
 
-def config_of(settings: Settings) -> dict[str, Any]:
-    """Return the settings in the config file. Raises ConfigError if it cannot be read."""
-    return read_json(settings.config, "--config ")
-
-
-def passes_on_signals() -> tuple[list[str], dict[str, str]]:
-    """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
-    seconds that an import of torch takes.
+@dataclass(frozen=True)
+class Command:
+    """A torchrun command. ranks: processes on this node; added: the environment variables that it
+    needs in addition.
     """
-    package = importlib.util.find_spec("torch")
-    source = Path(package.origin).parent / "distributed" / "run.py"
-    if "signals_to_handle" in source.read_text(encoding="utf-8"):
-        return [f"--signals_to_handle={SIGNALS}"], {}
-    return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}
+
+    ranks: int
+    words: list[str]
+    added: dict[str, str]
+
+    @property
+    def quiet(self) -> list[str]:
+        """The same as the launcher runs it, see quiet_torchrun."""
+        python, _, _, *words = self.words
+        return [python, "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *words]
 
 
-def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment variables that it needs in addition: the options that
-    flags set, and linear scaling of the learning rate where nothing else is chosen.
+def command(settings: Settings, variables: Mapping[str, str]) -> Command:
+    """Return the command, with the options that flags set, and linear scaling of the learning rate
+    where nothing else is chosen. Raises UsageError, ConfigError, OptionError.
     """
-    chosen = devices.choose(settings.gpus, variables)
-    chooses_rule = _options(settings, variables).sources["lr_scaling"] != "default"
+    ranks = devices.ranks(settings.gpus, variables)
     signals, added = passes_on_signals()
     if settings.resume:
         added[f"{OPTION_PREFIX}RESUME"] = "true"
-    if settings.lr_scaling or not chooses_rule:
+    if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
-    if chosen.visible is not None:
-        added["CUDA_VISIBLE_DEVICES"] = chosen.visible
-    words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={chosen.ranks}"]
+    words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
     words += [*_rendezvous(settings, variables), *signals]
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    return [*words, "-m", settings.module, *config, *settings.overrides], added
-
-
-def quiet(command: Sequence[str]) -> list[str]:
-    """Return the command as the launcher runs it: the same torchrun, see quiet_torchrun."""
-    return [command[0], "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *command[3:]]
+    return Command(ranks, [*words, "-m", settings.module, *config, *settings.overrides], added)
 
 
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
-    """Return the options of the ranks but for the launcher's flags. Raises OptionError."""
+    """Return the options of the ranks but for the launcher's flags."""
     words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
-    section = config_of(settings).get("ddp")
+    section = read_json(settings.config, "--config ").get("ddp")
     section = section if isinstance(section, dict) else {}  # else the ranks refuse it
     return options.resolve(parse_dotlist(words).get("ddp", {}), option_texts(variables), section)
 
@@ -82,31 +76,25 @@ def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
     return rendezvous.on_this_machine()
 
 
-def entry(settings: Settings) -> tuple[Path | None, str]:
-    """Return the file of the module to train with, None if it is not in a host, and its source
-    text, "" if there is none. Found as a rank finds it, without an import.
-    """
-    package, *inner = settings.module.split(".")
-    spec = importlib.util.find_spec(package)
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
-    if folder is None or not (folder / "utils" / "train_utils.py").is_file():
-        return None, ""
-    file = folder.joinpath(*inner).with_suffix(".py")
-    return file, file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+def runs_folder(settings: Settings) -> Path | None:
+    """Return the folder of the experiment's runs; None where only the host can tell it."""
+    words = [word for word in settings.overrides if settings.takes_dot_list and "=" in word]
+    layers = [parse_dotlist(words), read_json(settings.config, "--config ")]
+
+    def value(key: str) -> Any:
+        return next(filter(None, (tree.at(layer, key) for layer in layers)), "")
+
+    output = paths.expanded(value("train.output_dir"))
+    name = str(value("experiment.name"))
+    return output / name if name and output.is_absolute() else None
 
 
-def unpatched(settings: Settings) -> str:
-    """Return why the host's train script cannot run on several ranks, or "". Reads the file without
-    an import; a module that does not train, or is not in a host, passes.
+def passes_on_signals() -> tuple[list[str], dict[str, str]]:
+    """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
+    seconds that an import of torch takes.
     """
-    file, text = entry(settings)
-    if "def train(" in text and "robomimic_ddp" not in text:
-        why = f"{file} is not patched: every rank would train a separate model"
-    elif file and not file.is_file() and settings.module == DOT_LIST_MODULE:
-        why = f"there is no {file}, which robomimic-ddp apply adds to the host"
-    else:
-        return ""
-    return (
-        f"{why}. Python finds this robomimic first: run `robomimic-ddp apply` on it, or start in "
-        "the folder of the host that is patched."
-    )
+    package = importlib.util.find_spec("torch")
+    source = Path(package.origin).parent / "distributed" / "run.py"
+    if "signals_to_handle" in source.read_text(encoding="utf-8"):
+        return [f"--signals_to_handle={SIGNALS}"], {}
+    return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.launch import arguments, devices, torchrun
+from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, PatchError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
 from robomimic_ddp.terminal import Parser, print_clean, say
 
 
@@ -102,9 +102,7 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
     from robomimic_ddp.commands.sweep import study, worker
 
     sweep = study.Sweep(directory)
-    reason = torchrun.unpatched(arguments.Settings(config=""))
-    if reason:
-        raise PatchError(reason)
+    checks.require_patched()
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
         print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
@@ -118,11 +116,7 @@ def _gpus(ranks: int) -> list[str]:
     """Return the CUDA_VISIBLE_DEVICES of each trial that trains at a time, with `ranks` of the
     visible GPUs; without GPUs one trial, on the CPU. Raises UsageError if a trial needs more.
     """
-    variables = env.variables()
-    absent = devices.absent(variables)
-    if absent:
-        raise UsageError(absent)
-    gpus = devices.visible_devices(variables)
+    gpus = devices.visible_devices(env.variables())
     if gpus and len(gpus) < ranks:
         raise UsageError(
             f"--ranks {ranks}: a trial needs as many GPUs, and {len(gpus)} are visible."
