@@ -59,8 +59,10 @@ def test_every_replacement_has_a_row() -> None:
     modules = {module for _, module in table}
     for name, text in sources().items():
         for attribute in attributes(name, text):
+            if (attribute, name) in OURS:
+                continue
             assert name in modules, f"{name} has no row"
-            if attribute is not None and (attribute, name) not in OURS:
+            if attribute is not None:
                 assert (attribute, name) in table, f"{attribute} of {name} has no row"
 
 

@@ -47,7 +47,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         say(f"runs: {folder}")
     shown = {**_import_path(variables), **job.added}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-    print("command:", " ".join([*assignments, shlex.join(job.words)]), flush=True)
+    print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
     if problem is not None:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
     if not settings.dry_run:
