@@ -13,7 +13,7 @@ from pathlib import Path
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import print_clean, say
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
