@@ -104,7 +104,9 @@ def require_patched_epoch(train: FunctionType) -> None:
     names = [name for name in train.__code__.co_names if name.startswith("run_epoch")]
     places = [vars(value) for value in train.__globals__.values() if isinstance(value, ModuleType)]
     for function in [place.get(name) for place in (train.__globals__, *places) for name in names]:
-        if isinstance(function, FunctionType) and not hasattr(function, "is_epoch_log"):
+        # One of another name is somebody's wrapper; an epoch without our steps is an error later.
+        is_hosts = isinstance(function, FunctionType) and function.__name__ in names
+        if is_hosts and not hasattr(function, "is_epoch_log"):
             file = function.__code__.co_filename
             raise UnpatchedScript(
                 f"{train.__name__} is patched, and {function.__name__}, which it calls, is not: it "
