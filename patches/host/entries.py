@@ -8,6 +8,7 @@ write one checkpoint from two ranks. A script that is not patched would train a 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def find(host: Host) -> list[Entry]:
             entries += _trainers(path, parsed(data))
     functions = {_module(host, entry.path): entry for entry in entries if entry.function}
     modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
-    imports = re.compile(rb"\b(from|import)\b.*\b(%s)\b" % modules.encode())
+    imports = re.compile(rb"\b(from|import)\b.*\b(%s)\b" % os.fsencode(modules))
     known = {entry.path for entry in entries}
     for path, data in sources.items():
         if functions and path not in known and imports.search(data):
