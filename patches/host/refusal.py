@@ -126,8 +126,8 @@ def _unsynchronised(host: Host, trees: Mapping[str, ast.Module]) -> str:
     return (
         f"Its DistributedDataParallel ({', '.join(wrapped_at)}) never synchronises: it is put "
         f"around the whole algorithm, and training calls the algorithm's {_TRAINS} through "
-        f"`.module` ({path}:{line}), past DDP's own forward. No gradient is averaged: every rank trains a "
-        "separate model, and only the main rank's is saved."
+        f"`.module` ({path}:{line}), past DDP's own forward. No gradient is averaged: every rank "
+        "trains a separate model, and only the main rank's is saved."
     )
 
 
