@@ -57,6 +57,17 @@ def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int
     return within_core_limit(share, len(of_ranks))
 
 
+def is_alive(process: int) -> bool:
+    """Return whether there is a process of this number on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it exists, and belongs to another user
+    return True
+
+
 def peak_memory() -> int:
     """Return the peak resident memory of this process in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
