@@ -198,16 +198,6 @@ def _shortened(value: Any) -> str:
     return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
-def require_possible_file(settings: Mapping[str, Any]) -> None:
-    """As require_possible, for a JSON config alone: keys that it leaves out pass."""
-    for name in ("train", "experiment", "algo", "observation"):
-        if name in settings and not isinstance(settings[name], Mapping):
-            raise ConfigError(
-                f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
-            )
-    _require_values(dict(tree.named(settings)), settings.get("algo_name"))
-
-
 def _require_horizons(values: Mapping[str, Any]) -> None:
     """The policy takes its horizons from windows of frame_stack - 1 + seq_length steps."""
     frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import resource
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _CORE_LIMITS = (
 """Of a container: CPU quota and period; "max" or -1 is no limit."""
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
+_PATIENCE_SECONDS = 120
 
 
 def own_cores() -> tuple[int, ...]:
@@ -66,6 +68,24 @@ def is_alive(process: int) -> bool:
     except OSError:
         pass  # it exists, and belongs to another user
     return True
+
+
+def output_of(*command: str, variables: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit code and output of a command, or (-1, reason) if it could not run."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+            env=variables,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
 
 
 def peak_memory() -> int:

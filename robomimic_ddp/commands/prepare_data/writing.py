@@ -20,7 +20,6 @@ from robomimic_ddp.data.rlds.index.records import (
     read_records,
 )
 from robomimic_ddp.data.rlds.pipeline.images import decode_one
-from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 
@@ -169,6 +168,5 @@ def _record_writer(target: Any) -> Iterator[Callable[[bytes], Any]]:
 
 def _features_read(job: Job) -> list[str]:
     """Return the cameras, and the step features of a fixed shape that are kept."""
-    steps = step_features(job.source.features, str(job.source.folder))
-    fixed = [name for name, feature in steps.items() if None not in feature.shape]
+    fixed = [name for name, feature in job.source.steps.items() if None not in feature.shape]
     return sorted({*fixed, *job.cameras} - {*job.dropped})

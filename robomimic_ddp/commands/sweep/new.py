@@ -11,10 +11,9 @@ from typing import Any
 
 from robomimic_ddp.commands.sweep import METRICS, journal, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep
-from robomimic_ddp.config import host_config, host_keys, json_config, options, paths, tree
-from robomimic_ddp.config.entry_options import notes_of
+from robomimic_ddp.config import host_config, json_config, tree
 from robomimic_ddp.config.plan import batch_per_rank
-from robomimic_ddp.errors import ConfigError, UsageError
+from robomimic_ddp.errors import UsageError
 
 
 def make(
@@ -36,7 +35,7 @@ def make(
         )
     _require_meant(searched, sampler, trials)
     content = json_config.read_json(file, "--config ")
-    configs = [_checked(paths.expanded(file), values) for values in space.samples(searched)]
+    configs = [_checked(file, values) for values in space.samples(searched)]
     metric = _metric(metric, configs)
 
     optuna = journal.load_optuna()
@@ -80,16 +79,7 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
     """Return the host's config for a trial. Raises ConfigError or OptionError for what would stop
     its training.
     """
-    try:
-        config, _ = host_config.build_config([f"load_from={file}", *space.dot_list(settings)])
-    except ImportError as error:
-        raise ConfigError(
-            f"the keys of the sweep cannot be compared with the host's config: {error}. Use the "
-            "Python that trains."
-        ) from error
-    notes = notes_of(config)
-    resolved = options.resolve(notes.command_line_options, {}, notes.file_options)
-    host_keys.require_possible(config)
+    config, resolved = host_config.config_of_job(file, space.dot_list(settings))
     batch_per_rank(resolved.values, config.train.batch_size, 1)
     return config
 
