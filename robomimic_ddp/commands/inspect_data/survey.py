@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
-from robomimic_ddp.data.rlds.index.records import (
-    damaged_data,
-    episode_parser,
-    offsets_of,
-    read_records,
-)
+from robomimic_ddp.data.rlds.index.records import episode_parser, offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
@@ -80,18 +75,15 @@ def read(source: Source, most: int) -> list[Episode]:
         for offset in offsets_of(files[place], source.episodes_per_file[number], False)[:count]
     ]
     episodes: list[Episode] = []
-    rows = read_records(files, places, lambda raw: (parse(raw),), _THREADS, skip=False)
-    try:
-        for *_, episode in rows.as_numpy_iterator():
-            length = len(episode[names[0]])
-            texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
-            is_shown = length and len(episodes) < SHEET_EPISODES
-            frames = _frames(episode, pictures, length) if is_shown else {}
-            episodes.append(Episode(length, texts, frames))
-    except import_tensorflow().errors.OpError as error:
-        doing, remedy = f"reading {source.folder}", "ddp.skip_corrupt=true"
-        rest = files[places[len(episodes)][0] :]
-        raise damaged_data(error, rest, doing, source.features, names, remedy) from error
+    doing = f"reading {source.folder}"
+    for *_, episode in rows_of(
+        source.features, files, places, lambda raw: (parse(raw),), _THREADS, doing, names
+    ):
+        length = len(episode[names[0]])
+        texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
+        is_shown = length and len(episodes) < SHEET_EPISODES
+        frames = _frames(episode, pictures, length) if is_shown else {}
+        episodes.append(Episode(length, texts, frames))
     return episodes
 
 
