@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from robomimic_ddp.errors import UsageError
+from robomimic_ddp.errors import UsageError, did_you_mean
 from robomimic_ddp.patches import fixers
 from robomimic_ddp.patches.outcomes import Fixer
 
@@ -46,8 +45,7 @@ def _expand(words: Iterable[str]) -> set[str]:
         hits = {name for name, fixer in known.items() if word in (name, fixer.seam)}
         if not hits:
             choices = sorted({*known, *(fixer.seam for fixer in known.values())})
-            near = difflib.get_close_matches(word, choices, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(word, choices)
             named = ", ".join(choices)
             raise UsageError(f"no edit or area is named {word!r}.{hint} Known: {named}.")
         names |= hits
