@@ -181,6 +181,7 @@ class Writer:
     def release(self) -> None:
         """End the moment: what changes from now on is copied anew, and held jobs begin."""
         with self._changed:
+            self._jobs.sort(key=lambda job: job.held)
             for job in self._jobs:
                 job.held = False
             snapshot, self._present = self._present, None

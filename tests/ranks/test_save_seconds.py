@@ -106,7 +106,8 @@ def a_fault_of_ours(directory):
     with running(directory) as run:
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
-        with mock.patch("torch.save", side_effect=RuntimeError("CUDA error")):
+        error = RuntimeError("CUDA error")
+        with mock.patch.object(state_saver.checkpoint, "write", side_effect=error):
             saver.epoch_end(1)
         try:
             saver.epoch_end(2)
