@@ -50,4 +50,3 @@ class HostFiles:
     def _failed(self, error: BaseException) -> None:
         self._error = error
         print_clean(f"warning: {error} Training ends at the next save.", file=sys.stderr)
-

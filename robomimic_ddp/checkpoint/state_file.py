@@ -196,4 +196,3 @@ def restoring(part: str, path: Path) -> Iterator[None]:
             f"the state in {path} is complete, but its part {part!r} does not fit this version of "
             f"robomimic-ddp ({type(error).__name__}: {error}). {_REMEDY}"
         ) from error
-
