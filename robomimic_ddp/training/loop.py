@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import file_check, weights
+from robomimic_ddp.checkpoint import HostFiles, file_check, weights
 from robomimic_ddp.config import env, host_config, host_keys, host_seams
 from robomimic_ddp.distributed import (
     entry_point,
@@ -51,7 +51,7 @@ def distributed(train: Callable) -> Callable:
             host_seams.require_patched_epoch(train)
         host_keys.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry_point.at_once(run.end_heartbeat):
+        with started as run, entry_point.at_once(run.end):
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
@@ -75,7 +75,8 @@ def distributed(train: Callable) -> Callable:
             package = type(config).__module__.partition(".")[0]
             ckpt_path = config.experiment.get("ckpt_path", None)
             untrusted = None if trusts else ckpt_path
-            run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package, untrusted))
+            reads = weights.read_on_cpu(package, untrusted, before=run.writer.flush)
+            run.checkpoints = run.undo.enter_context(reads)
             try:
                 with run.stopper.scope(), resume.hint_on_failure(run):
                     return train(*bound.args, **bound.kwargs)
@@ -103,8 +104,8 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
 
     Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
     nets, take separate random streams and prove it (`ddp.verify`); after every epoch they prove
-    to be equal still, and the run's state is saved. A resumed run begins after the last epoch
-    that it finished. After the last one the run's record gets its outcome.
+    to be equal still, and the run's state is saved if it is due. A resumed run begins after the
+    last epoch that it finished. After the last one the run's record gets its outcome.
     """
     run = _run.current()
     if run is None:
@@ -113,6 +114,9 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     weights.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     saver = state_saver.StateSaver(run, model)
+    run.undo.callback(run.writer.close)
+    if group.is_main() and run.options.values.preset != "safe":
+        run.host_files = HostFiles(run.writer)
     verifier, finished = _start_training(run, model, saver)
     try:
         run.stopper.listen()
@@ -134,7 +138,9 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             if verifier is not None:
                 verifier.epoch_end(epoch)
             saver.epoch_end(epoch)
+        saver.finish()
     finally:
+        run.host_files = None
         if verifier is not None:
             verifier.stop()
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven

@@ -22,7 +22,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
+from robomimic_ddp.checkpoint import RECORD_NAME, HostFiles, Resume, RunRecord, Writer
 from robomimic_ddp.config import (
     dotlist,
     entry_options,
@@ -109,6 +109,10 @@ class Run:
     """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
     guard: step_guard.StepGuard | None = None
     """Of optimizers' steps; on several ranks, once training begins."""
+    writer: Writer = field(default_factory=Writer, repr=False)
+    """Main rank: writes states and the host's files while training continues."""
+    host_files: HostFiles | None = None
+    """Main rank: where the host's files go to `writer`, in the epoch loop without preset safe."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
 
@@ -179,8 +183,9 @@ class Run:
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
-    def end_heartbeat(self, error: BaseException | None) -> None:
-        """Writes how the run has ended on this rank: by `error`, or well."""
+    def end(self, error: BaseException | None) -> None:
+        """Writes what waits, and how the run has ended on this rank: by `error`, or well."""
+        self.writer.close()
         if self.node_messages is not None:
             self.node_messages.ended(error)
         if self.heartbeat is not None:
@@ -295,7 +300,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         raise
     finally:
         _current.reset(token)
-        run.end_heartbeat(ended_by)
+        run.end(ended_by)
 
 
 def _require_all_seams(config: Any) -> None:
