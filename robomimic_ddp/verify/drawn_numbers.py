@@ -6,7 +6,7 @@ Random states prove nothing of a generator that the host made by itself; its num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -46,7 +46,7 @@ class DrawnNumbers(TorchFunctionMode):
     def begin(self, algo: Any, is_compiled: bool) -> None:
         """Watches the draws of torch's functions, and the noise that a noise scheduler adds."""
         self.is_done = True
-        for name, scheduler in _noise_schedulers(algo):
+        for name, scheduler in host_algo.noise_schedulers(algo):
             add = self._noting(f"{name}.add_noise", scheduler.add_noise)
             self._undo.enter_context(swapped(scheduler, "add_noise", add))
         if not is_compiled:  # compiled code would be compiled again without this
@@ -92,10 +92,3 @@ def _tell(numbers: torch.Tensor) -> bool:
     _, times = flat.unique(return_counts=True)
     pairs = float((times * (times - 1)).sum()) / (count * (count - 1))
     return -count * math.log2(max(pairs, 1 / count)) >= _BITS
-
-
-def _noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
-    for _, owner in host_algo.parts(algo):
-        for name, value in vars(owner).items():
-            if callable(getattr(type(value), "add_noise", None)):
-                yield name, value

@@ -104,9 +104,7 @@ class GradientMeans:
         own, reduced = (_on_cpu(sums) for sums in (self._own, self._reduced))
         return self._compared(reduced[:, 0], group.sum_over_ranks(own))
 
-    def _compared(
-        self, reduced: torch.Tensor, own: torch.Tensor
-    ) -> tuple[str | None, list[str]]:
+    def _compared(self, reduced: torch.Tensor, own: torch.Tensor) -> tuple[str | None, list[str]]:
         """`reduced`: the sum of each averaged gradient; `own`: both sums, added over ranks."""
         ranks = group.world_size()
         means, magnitudes = (own / ranks).T

@@ -27,11 +27,17 @@ HINTS = {
     "torch.": "Set it alike on every rank: the arithmetic depends on it.",
     "mode of": "A net in eval() is not synchronised; call model.set_train() on every rank.",
     "plain number": HINT,
+    "settings of": "Build nets and noise schedulers alike on every rank.",
     "buffer": "It was written on some ranks only, and DDP did not copy the main rank's over.",
     **structure.HINTS,
     **data_fingerprint.HINTS,
 }
-SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
+SETTINGS = (
+    "get_default_dtype",
+    "get_float32_matmul_precision",
+    "are_deterministic_algorithms_enabled",
+    "is_autocast_enabled",
+)
 """Getters of torch's settings that change the arithmetic of a whole process."""
 
 
@@ -84,6 +90,7 @@ class Verifier(step_hooks.StepHook):
         for name in SETTINGS:
             evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
         evidence.equal.update(self._numbers.items())
+        evidence.equal.update(structure.settings_items(self.algo))
         self._add_structure(evidence)
         self._add_state(evidence, sums)
         named = list(host_algo.named_optimizer_state(self.algo))
@@ -135,6 +142,7 @@ class Verifier(step_hooks.StepHook):
         evidence = Evidence(f"end of epoch {epoch}", hints=HINTS)
         evidence.complaints = self.trained.complaints(self.train_loader)
         evidence.equal.update(self.trained.items())
+        evidence.equal.update(self._numbers.items())
         for name, count in self._passes().items():
             evidence.equal[f"{name} in the epoch"] = count - self._forwards.get(name, 0)
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
@@ -204,6 +212,7 @@ class Verifier(step_hooks.StepHook):
         if self._before_batch is not None:
             self._before_batch()
         self.trained.see(batch)
+        self._numbers.before_step()
         self._drawn.end()
         if not self._drawn.is_done:
             self._drawn.begin(self.algo, self.options.compile != "false")
@@ -270,8 +279,8 @@ class Verifier(step_hooks.StepHook):
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
         evidence.different += [
-            *self._drawn.draws,
             *Streams.now().different(since=self._streams[0]),
+            *self._drawn.draws,
             *data_fingerprint.share(self.train_loader),
         ]
         evidence.require()
