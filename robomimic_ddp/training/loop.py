@@ -190,7 +190,7 @@ def _start_training(
     run.guard = run.undo.enter_context(step_guard.installed(model))
     if not run.options.values.verify:
         return None, finished
-    verifier = verify.Verifier(model, run.loaders.get("train"))
+    verifier = verify.Verifier(model, run.loaders.get("train"), chosen)
     verifier.start(sums if finished is None else None)
     return verifier, finished
 

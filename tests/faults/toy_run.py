@@ -79,7 +79,8 @@ class ToyAlgo:
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.loss_weight, self.scale = 1.0, torch.ones(3)
+        head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Dropout(0.0))
         nets = {"obs_encoder": api.parallel(Encoder()), "noise_pred_net": api.parallel(head)}
         self.nets = nn.ModuleDict({"policy": nn.ModuleDict(nets)})
         optimizer = torch.optim.AdamW(self.nets.parameters(), lr=1e-2)
@@ -92,10 +93,14 @@ class ToyAlgo:
     def process_batch_for_training(self, batch: dict) -> dict:
         return batch
 
+    def predict(self, batch: dict) -> torch.Tensor:
+        policy = self.nets["policy"]
+        return policy["noise_pred_net"](policy["obs_encoder"](batch["obs"]))
+
     def loss(self, batch: dict) -> torch.Tensor:
-        policy, noise = self.nets["policy"], torch.randn(len(batch["actions"]), 4)
+        noise = torch.randn(len(batch["actions"]), 4)
         noise = noise + float(np.random.normal())  # stands for an augmentation
-        return (policy["noise_pred_net"](policy["obs_encoder"](batch["obs"])) - noise).pow(2).mean()
+        return self.loss_weight * (self.predict(batch) - noise).pow(2).mean()
 
     def train_on_batch(self, batch: dict) -> dict:
         job, optimizer = self.job, self.optimizers["policy"]

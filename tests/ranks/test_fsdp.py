@@ -26,6 +26,7 @@ from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
 from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
+from robomimic_ddp.verify import gradient_means
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
@@ -151,10 +152,10 @@ def with_frozen_parameters() -> list:
     with ExitStack() as undo:
         ema.update_in_one_pass(algo, undo)
         fsdp.shard(algo, SHARDED, "cpu")
-        means = fsdp.GradientMeans(algo)
+        means = gradient_means.watch(algo, algo.optimizers["policy"], "none")
         before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
         step(algo, torch.ones(2, 4))
-        assert means.complaints() == []
+        assert means.compare() == (None, [])
         algo.ema.step(algo.nets)
     with fsdp.whole(algo):
         outputs(algo.nets.eval(), torch.ones(2, 4))
@@ -176,10 +177,10 @@ def on_a_backend_that_doubles() -> list[str]:
         return work
 
     algo = sharded_algo()
-    means = fsdp.GradientMeans(algo)
+    means = gradient_means.watch(algo, algo.optimizers["policy"], "none")
     with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
         step(algo, torch.ones(2, 4))
-    return means.complaints()
+    return means.compare()[1]
 
 
 @pytest.mark.planted_fault
