@@ -31,9 +31,9 @@ from robomimic_ddp.training.data_loaders import (
 )
 from robomimic_ddp.training.epoch import epoch_log, rollouts
 from robomimic_ddp.training.host_saves import copyfile, main_rank_only, save
-from robomimic_ddp.training.loop import distributed, epochs
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import run_directory
+from robomimic_ddp.training.session import distributed, epochs
 from robomimic_ddp.training.step.ema import averaged_copy
 
 __all__ = [

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from robomimic_ddp.distributed import fsdp, group, host_algo, optimizer_ddp
+from robomimic_ddp.distributed import fsdp, group, host_algo
 
 _ROUNDING = 1e-5
 """Of a sum of gradients in 32 bits, relative to the sum of their magnitudes."""
