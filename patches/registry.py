@@ -16,12 +16,12 @@ from robomimic_ddp.patches.outcomes import Fixer
 @cache
 def all_fixers() -> dict[str, Fixer]:
     """Every fixer by its name (its file's, or its key in the file's table), sorted."""
-    found = {}
+    by_name = {}
     for module in pkgutil.iter_modules(fixers.__path__):
         if not module.name.startswith("_"):
             loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
-            found |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
-    return {name: replace(found[name], name=name) for name in sorted(found)}
+            by_name |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
+    return {name: replace(by_name[name], name=name) for name in sorted(by_name)}
 
 
 def select(

@@ -195,4 +195,4 @@ def trains_by_own_pipeline(config: Any) -> bool:
 
 def format_is_rlds(config: Any) -> bool:
     """Return whether the run reads RLDS data, by our loader or the host's."""
-    return "data_format" in config.train and config.train.data_format == DATA_FORMAT
+    return config.train.get("data_format") == DATA_FORMAT

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robomimic_ddp import cli, terminal
+from robomimic_ddp import cli, files, terminal
 from robomimic_ddp.commands.prepare_data import job as job_module
 from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
-from robomimic_ddp.data.rlds.index import cache, prepared, records
+from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
 from robomimic_ddp.data.rlds.schema import spec
@@ -541,13 +541,13 @@ def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
 def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
     unreadable = files_of(stored.folder)[3]
 
-    def refusing(path, *words, **more):
+    def refusing(path, opened=files.opened):
         if path == unreadable:
             raise OSError(5, "Input/output error")
-        return open(path, *words, **more)
+        return opened(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(records, "open", refusing, raising=False)
+        patched.setattr(files, "opened", refusing)
         said = (str(unreadable), "Input/output error", "Copy that file again")
         after = refused(capsys, tmp_path, stored.folder, said=said)
     assert not [name for name in after if "tfrecord" in name], "it is found before any is written"
