@@ -46,7 +46,8 @@ class Sweep:
                 "robomimic-ddp sweep new."
             )
         try:
-            self.study = optuna.load_study(study_name=NAME, storage=journal.storage(file))
+            self.storage = journal.storage(file)
+            self.study = optuna.load_study(study_name=NAME, storage=self.storage)
             definition = self.study.user_attrs["definition"]
             from_json = optuna.distributions.json_to_distribution
             self.space = {key: from_json(text) for key, text in definition["space"].items()}
@@ -98,10 +99,9 @@ class Trial:
         """
         from optuna import trial
 
-        study = self._sweep.study
         if self.state == "waiting":
-            study._storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
-        asked = trial.Trial(study, self._id)
+            self._sweep.storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
+        asked = trial.Trial(self._sweep.study, self._id)
         for key, distribution in self._sweep.space.items():
             asked._suggest(key, distribution)
         digest = hashlib.sha256(files.read_bytes(self._sweep.directory / CONFIG)).hexdigest()[:8]
@@ -126,9 +126,8 @@ class Trial:
         """Tell Optuna that its training has failed."""
         from optuna.trial import TrialState
 
-        study = self._sweep.study
-        study._storage.set_trial_user_attr(self._id, "error", error)
-        study.tell(self.number, state=TrialState.FAIL)
+        self._sweep.storage.set_trial_user_attr(self._id, "error", error)
+        self._sweep.study.tell(self.number, state=TrialState.FAIL)
 
     def words(self) -> list[str]:
         """Return the words of its training."""
