@@ -16,7 +16,7 @@ from typing import IO, Any
 MOST_BYTES = 16 * 2**20
 _MOST_YAML_BYTES = 2**16
 """PyYAML takes seconds for as much."""
-_MOST_DEPTH = 100
+MOST_DEPTH = 100
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -81,7 +81,7 @@ def parse_json(text: str) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     _require_flat(value)
     return value
 
@@ -106,8 +106,8 @@ def parse_yaml(text: str) -> Any:
                 raise ValueError(f"it has the tag {event.tag}, which is not read here")
             levels += isinstance(event, yaml.CollectionStartEvent)
             levels -= isinstance(event, yaml.CollectionEndEvent)
-            if levels > _MOST_DEPTH:
-                raise _too_deep()
+            if levels > MOST_DEPTH:
+                raise too_deep()
         return yaml.load(text, _loader())
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
@@ -148,7 +148,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
 
 def _require_flat(value: Any) -> None:
     level = [value]
-    for _ in range(_MOST_DEPTH):
+    for _ in range(MOST_DEPTH):
         level = [
             part
             for nest in level
@@ -157,8 +157,8 @@ def _require_flat(value: Any) -> None:
         ]
         if not level:
             return
-    raise _too_deep()
+    raise too_deep()
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"it is more than {_MOST_DEPTH} levels deep")
+def too_deep() -> ValueError:
+    return ValueError(f"it is more than {MOST_DEPTH} levels deep")

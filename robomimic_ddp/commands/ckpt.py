@@ -11,7 +11,7 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import file_check, require_complete, weights
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 from robomimic_ddp.terminal import say
 
@@ -93,15 +93,27 @@ def read(path: Any) -> dict[str, Any]:
             f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
+    for part in ("nets", "ema"):
+        _require_tensors(content["model"].get(part), part, path)
     return content
 
 
+def _require_tensors(tensors: Any, part: str, path: Any) -> None:
+    members = tensors.items() if isinstance(tensors, dict) else [(type(tensors).__name__, None)]
+    for key, value in members if tensors is not None else ():
+        if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
+            raise CheckpointError(
+                f'{path}: its model has {str(key)[:100]!r} in "{part}"; expected names with a '
+                "tensor each."
+            )
+
+
 def _of_state(state: Mapping[str, Any], path: Any) -> dict[str, Any]:
-    algorithms = state.get("model") or {}
-    if "" not in algorithms:
+    algorithms = state.get("model")
+    algorithm = algorithms.get("") if isinstance(algorithms, dict) else None
+    if not isinstance(algorithm, dict):
         raise CheckpointError(f"{path}: found no single algorithm in this state.")
-    algorithm = algorithms[""]
-    ema = algorithm.get("ema_nets") or (algorithm.get("ema") or {}).get("averaged_model")
+    ema = algorithm.get("ema_nets") or tree.at(algorithm, "ema.averaged_model")
     rest = {key: value for key, value in state.items() if key not in ("model", "ranks")}
     return {"model": {"nets": algorithm.get("nets"), "ema": ema}, "ddp_state": rest}
 
@@ -120,12 +132,11 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         )
         yield f"best so far: {state['best'] or 'nothing'}"
     else:
-        config = _config(content)
-        name = (config.get("experiment") or {}).get("name")
+        name = tree.at(_config(content), "experiment.name")
         yield f"algorithm {content.get('algo_name')}, experiment {name}"
-        variables = content.get("variable_state") or {}
-        if "epoch" in variables:
-            yield f"after epoch {variables['epoch']}"
+        epoch = tree.at(content, "variable_state.epoch")
+        if epoch is not None:
+            yield f"after epoch {epoch}"
     for part, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -135,7 +146,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
-        yield f"also: {', '.join(others)}"
+        yield f"also: {', '.join(map(str, others))}"
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
@@ -168,7 +179,7 @@ def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    broken = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
+    broken = [key for key, value in tensors.items() if not file_check.is_finite(value).all()]
     if broken:
         raise CheckpointError(
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: so "
@@ -252,7 +263,7 @@ def _parts(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"{part} ({_count(tensors):,} numbers)"
 
 
-def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
+def _config(content: Mapping[str, Any]) -> Any:
     try:
         return files.parse_json(content.get("config") or "{}")
     except (TypeError, ValueError):
