@@ -6,6 +6,7 @@ all of the stack of whatever walks the result.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -41,17 +42,21 @@ def opened(path: Any) -> IO[bytes]:
     return os.fdopen(_require_regular(descriptor, path), "rb", buffering=0)
 
 
-def opened_to_append(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
-    """`open(path, mode)` of a file of ours, or a new one, to write behind what is there. Raises
-    OSError for anything else under its name, a link too.
+def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
+    """`open(path, mode)` of a file of ours, or a new one, by default to write behind what is there.
+    Raises OSError for anything else under its name, a link too.
     """
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
-    return open(
-        path,
-        mode,
-        opener=lambda path, of_mode: _require_regular(os.open(path, of_mode | flags, 0o666), path),
-        **kwargs,
-    )
+
+    def opener(path: str, of_mode: int) -> int:
+        try:
+            flags = of_mode | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
+            return _require_regular(os.open(path, flags, 0o666), path)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise OSError(f"{path} is a link: a file is needed") from error
+
+    return open(path, mode, opener=opener, **kwargs)
 
 
 def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:

@@ -55,8 +55,8 @@ def require_file(file: Path, legacy: bool) -> None:
 
 
 def _require_archive(file: Path) -> None:
-    """Raise ValueError unless `file` is one uncompressed zip archive, as torch.save writes it: torch
-    would read another central directory, or map compressed bytes as numbers.
+    """Raise ValueError unless `file` is one uncompressed zip archive, as torch.save writes it:
+    torch would read another central directory, or map compressed bytes as numbers.
     """
     with files.opened(file) as raw:
         size = os.fstat(raw.fileno()).st_size

@@ -65,7 +65,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     newest = directory / STATE
     older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
     try:
-        weights.save(sealed, newest)
+        weights.save(sealed, newest, follow=False)
     except BaseException:
         if older is not None:
             with suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import sys
 import zipfile
@@ -136,7 +135,7 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes], method: int) ->
 
 
 def gigabytes(path: Path) -> None:
-    """64 MiB here, as a test may write; numbers of 1 MB would do for 3 GiB."""
+    """As 3 MB do for 3 GiB."""
     count = struct.pack("<i", 2**24)
 
     def change(name: str, content: bytes) -> bytes:
@@ -166,9 +165,7 @@ def several_disks(path: Path) -> None:
 def deep_key(path: Path) -> None:
     """A tuple of two million levels as a key: its hash overflows the stack of C."""
     program = b"\x80\x02}N" + b"\x85" * 2_000_000 + b"Ns."
-    rewritten(
-        path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED
-    )
+    rewritten(path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED)
 
 
 ARCHIVES = {
@@ -209,7 +206,7 @@ def test_models_that_have_no_named_tensors(model: Any, tmp_path: Path, capsys) -
     torch.save({"model": model, "config": "{}"}, tmp_path / "odd.pth")
     for words in (["show"], ["convert", "-o", str(tmp_path / "out.pth")]):
         assert cli.main(["ckpt", *words[:1], str(tmp_path / "odd.pth"), *words[1:]]) == 1
-        assert 'odd.pth: its model has' in capsys.readouterr().err
+        assert "odd.pth: its model has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("config", ["[1]", '{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
@@ -220,5 +217,3 @@ def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
     file_check.check(tmp_path / "odd.pth", "bc")
     assert cli.main(["ckpt", "show", str(tmp_path / "odd.pth")]) == 0
     assert "experiment None" in capsys.readouterr().out
-    code = cli.main(["ckpt", "convert", str(tmp_path / "odd.pth"), "-o", os.devnull + "/a.pth"])
-    assert code == 2 and "cannot be written to" in capsys.readouterr().err

@@ -69,7 +69,7 @@ class Entry:
         """Lock the log and return it as an open file, which keeps the lock until all copies of it
         are closed; None if another worker, or a training that outlived its worker, has it.
         """
-        with files.opened_to_append(self.log) as file:
+        with files.opened_to_write(self.log) as file:
             descriptor = os.dup(file.fileno())
         try:
             if _try_lock(descriptor, fcntl.LOCK_EX):

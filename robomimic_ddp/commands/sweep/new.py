@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME
 from robomimic_ddp.config import json_config, paths
@@ -77,7 +78,8 @@ def _write(
     optuna = journal.load_optuna()
     for name in ("logs", "trials"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with files.opened_to_write(folder / CONFIG, "w", encoding="utf-8") as file:
+        file.write(json.dumps(config, indent=2) + "\n")
     to_json = optuna.distributions.distribution_to_json
     texts = {key: to_json(distribution) for key, distribution in definition["space"].items()}
     temporary = tempfile.mkdtemp(dir=folder)

@@ -32,6 +32,11 @@ class Sweep:
                 f"{directory} has no {JOURNAL}; expected the folder of a sweep. Make one with "
                 "robomimic-ddp sweep new."
             )
+        if file.is_symlink():
+            raise DataError(
+                f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
+                "file here in its place."
+            )
         try:
             self.storage = journal.storage(file)
             self.study = optuna.load_study(study_name=NAME, storage=self.storage)
