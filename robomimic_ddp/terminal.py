@@ -61,11 +61,11 @@ def width(stream: IO | None = None) -> int | None:
 def wrapped(
     text: str, columns: int | None, indent: str = "", first: str | None = None
 ) -> list[str]:
-    """`text` in lines of `columns` (None: as it is), `indent` before each (before the first one:
+    """`text`, cleaned, in lines of `columns` (None: as it is), `indent` before each (before the first one:
     `first`). Words longer than a line and what is in backquotes stay whole.
     """
     head = indent if first is None else first
-    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), text)
+    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), clean(text))
     lines: list[str] = []
     for line in kept.splitlines():
         style = {"initial_indent": indent if lines else head, "subsequent_indent": indent}
@@ -97,7 +97,7 @@ def print_clean(text: Any = "", file: IO | None = None, colour: tuple[str, str] 
 
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
-    print_clean("\n".join(wrapped(clean(text), width(file), indent, first)), file)
+    print_clean("\n".join(wrapped(text, width(file), indent, first)), file)
 
 
 def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
