@@ -61,8 +61,8 @@ def width(stream: IO | None = None) -> int | None:
 def wrapped(
     text: str, columns: int | None, indent: str = "", first: str | None = None
 ) -> list[str]:
-    """`text`, cleaned, in lines of `columns` (None: as it is), `indent` before each (before the first one:
-    `first`). Words longer than a line and what is in backquotes stay whole.
+    """`text`, cleaned, in lines of `columns` (None: as it is), `indent` before each (before the
+    first one: `first`). Words longer than a line and what is in backquotes stay whole.
     """
     head = indent if first is None else first
     kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), clean(text))
