@@ -27,9 +27,12 @@ _KINDS = {
 }
 
 
-def regular(path: Any) -> Path:
-    """Return `path`, if it is a regular file or a link to one. Raises OSError for anything else."""
-    opened(path).close()
+def regular(path: Any, most: float = float("inf")) -> Path:
+    """Return `path`, if it is a regular file, or a link to one, of at most `most` bytes. Raises
+    OSError for anything else.
+    """
+    with opened(path) as file:
+        _require_size(file, path, most)
     return Path(path)
 
 
@@ -62,9 +65,8 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
 def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
     """Return the contents of a file of at most `most` bytes. Raises OSError."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size <= most:
-            return file.read()
-    raise OSError(f"{path} has more than {most / 2**20:g} MiB, too much for a file of its kind")
+        _require_size(file, path, most)
+        return file.read()
 
 
 def read_text(path: Any, most: int = MOST_BYTES) -> str:
@@ -132,6 +134,11 @@ def _loader() -> type:
             return super().construct_mapping(node, deep)
 
     return Loader
+
+
+def _require_size(file: IO, path: Any, most: float) -> None:
+    if os.fstat(file.fileno()).st_size > most:
+        raise OSError(f"{path} has more than {most / 2**20:g} MiB, too much for a file of its kind")
 
 
 def _require_regular(descriptor: int, path: Any) -> int:

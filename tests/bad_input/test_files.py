@@ -18,7 +18,7 @@ from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import new, study
 from robomimic_ddp.config import json_config, option_values
-from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
     ConfigError,
@@ -246,6 +246,18 @@ def test_what_a_command_writes_follows_no_link(name, write, target, tmp_path: Pa
     write(tmp_path / "run" / name)
     assert (tmp_path / "file").read_text() == "the user's"
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("make", [pipe, large])
+def test_what_other_libraries_read_is_limited(make: Callable, tmp_path: Path) -> None:
+    """Optuna and tensorflow-datasets would read what a sparse file stands for."""
+    make(tmp_path / study.JOURNAL)
+    with pytest.raises(DataError, match=study.JOURNAL):
+        study.Sweep(tmp_path)
+    (tmp_path / "features.json").write_text("{}")
+    make(tmp_path / source.INFO_FILE)
+    with pytest.raises(DataError, match="MiB" if make is large else "is a pipe"):
+        _ = source.Source(tmp_path).builder
 
 
 @pytest.mark.parametrize("name", [lock.NAME, history.FILE_NAME])

@@ -18,6 +18,7 @@ from robomimic_ddp.commands.sweep import journal, space
 from robomimic_ddp.commands.sweep.entry import Entry
 from robomimic_ddp.errors import DataError
 
+_MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
 
 
@@ -37,6 +38,10 @@ class Sweep:
                 f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
                 "file here in its place."
             )
+        try:
+            files.regular(file, _MOST_BYTES)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error}.") from error
         try:
             self.storage = journal.storage(file)
             self.study = optuna.load_study(study_name=NAME, storage=self.storage)
