@@ -16,7 +16,7 @@ from robomimic_ddp import cli, files
 from robomimic_ddp.checkpoint import lock, run_search, state_file
 from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
-from robomimic_ddp.commands.sweep import new, study
+from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import json_config, option_values
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
@@ -233,7 +233,6 @@ WRITERS = {
     "curves.png": picture,
     "rows.json": perhaps(lambda path: bench._write(path, "{}")),
     drafts.SCHEMA: perhaps(lambda path: drafts._replace(path, "a: 1")),
-    study.CONFIG: perhaps(lambda path: new._write(path.parent, {}, {"space": {}}, [])),
     study.JOURNAL: perhaps(lambda path: study.Sweep(path.parent)),
 }
 

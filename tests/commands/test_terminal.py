@@ -150,9 +150,9 @@ def trial(folder):
     new.make(folder / NAME, config(folder), space.parse(["train.seed=1,2"]))
     made = study.Sweep(folder / NAME)
     entry = made.entries()[0]
-    made.storage.set_trial_user_attr(entry.id, "error", HOSTILE)
+    made.study._storage.set_trial_user_attr(entry.id, "error", HOSTILE)
     for state in ("RUNNING", "FAIL"):
-        made.storage.set_trial_state_values(entry.id, getattr(TrialState, state))
+        made.study._storage.set_trial_state_values(entry.id, getattr(TrialState, state))
     return ["sweep", "show", str(folder / NAME)]
 
 
