@@ -26,6 +26,7 @@ from robomimic_ddp.commands.sweep import journal, space
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
+_MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
 RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
 """Names of checkpoint's files in a run directory, without importing torch."""
@@ -45,6 +46,15 @@ class Sweep:
                 f"{directory} has no {JOURNAL}; expected the folder of a sweep. Make one with "
                 "robomimic-ddp sweep new."
             )
+        if file.is_symlink():
+            raise DataError(
+                f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
+                "file here in its place."
+            )
+        try:
+            files.regular(file, _MOST_BYTES)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error}.") from error
         try:
             self.storage = journal.storage(file)
             self.study = optuna.load_study(study_name=NAME, storage=self.storage)
@@ -185,7 +195,7 @@ class Trial:
         """Return the locked log, which keeps the lock until all copies of the open file are closed;
         None if another worker, or a training that outlived its worker, has it.
         """
-        log = files.opened_to_append(self.log)
+        log = files.opened_to_write(self.log)
         is_ours = False
         try:
             is_ours = _try_lock(log, fcntl.LOCK_EX)
