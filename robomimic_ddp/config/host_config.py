@@ -7,6 +7,7 @@ unpatched host can read the config.json of a run on HDF5.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -26,6 +27,7 @@ USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
     "[debug=true] [resume=true] [ddp.NAME=value]"
 )
+_RESOLVER = re.compile(r"\$\{[^{}]*:")
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 ROBOMIMIC_FORMAT = "robomimic"
@@ -46,6 +48,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
+        _refuse_resolvers(settings, flags["load_from"])
     for one in (settings, given):
         _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
@@ -73,6 +76,18 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         _shorten(config)
     config.lock()
     return config, flags
+
+
+def _refuse_resolvers(settings: Mapping, path: Any) -> None:
+    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
+    trains into the run's config.json and its logs.
+    """
+    for key, value in tree.named(settings):
+        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
+            raise ConfigError(
+                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
+                "Write the value itself; on the command line ${oc.env:NAME} is read."
+            )
 
 
 def config_of_job(
