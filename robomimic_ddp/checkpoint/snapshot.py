@@ -179,7 +179,7 @@ class Writer:
         return False
 
     def release(self) -> None:
-        """End the moment: what changes from now on is copied anew, and held jobs begin."""
+        """End the moment: what changes from now on is copied again, and held jobs begin."""
         with self._changed:
             self._jobs.sort(key=lambda job: job.held)
             for job in self._jobs:

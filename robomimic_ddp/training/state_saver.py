@@ -182,6 +182,7 @@ class StateSaver:
         """Collective, after the last epoch: saves its state, and waits until all is written."""
         if not self.is_saved:
             self._save(None)
+        watchdog.reached(f"{watchdog.SAVING}the last files")
         main_rank.on_main(self._finish_writing)
 
     def _finish_writing(self) -> None:

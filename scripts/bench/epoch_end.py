@@ -89,7 +89,11 @@ class Bench:
                 "validate": False,
                 "save": {"every_n_epochs": None},
             },
-            "train": {"num_epochs": epochs, "batch_size": 16},
+            "train": {
+                "num_epochs": epochs,
+                "batch_size": 16,
+                "hdf5_validation_filter_key": None,
+            },
         }
 
     def measure(self, case: str) -> dict[str, Any]:
