@@ -41,7 +41,7 @@ def with_api_import(module: cst.Module) -> cst.Module:
         kind = _kind_of_line(line, first=index == 0)
         if kind:
             after[kind] = index
-    position = next((place for place in after.values() if place >= 0), -1) + 1
+    position = next((index for index in after.values() if index >= 0), -1) + 1
     # Built, not parsed: a parsed "\n" would stay one in a file of "\r\n".
     package, name = API_MODULE.split(".")
     alias = cst.ImportAlias(

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import dotlist, env, host_keys, json_config, tree
+from robomimic_ddp.config import dotlist, env, host_keys, json_config, options, paths, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
@@ -73,6 +73,25 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         _shorten(config)
     config.lock()
     return config, flags
+
+
+def config_of_job(
+    file: Any, words: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[Any, options.ResolvedOptions]:
+    """Return the host's config of `--config FILE` with the settings `words`, and the options, as a
+    rank of the training has them. Raises ConfigError, OptionError.
+    """
+    json_config.read_json(file, "--config ")
+    try:
+        config, _ = build_config([f"load_from={paths.expanded(file)}", *words])
+    except ImportError as error:
+        raise ConfigError(
+            f"--config {file}: its keys cannot be compared with the host's config: {error}. Use "
+            "the Python that trains."
+        ) from error
+    host_keys.require_possible(config)
+    notes = notes_of(config)
+    return config, options.resolve(notes.command_line_options, environment, notes.file_options)
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:
@@ -176,4 +195,4 @@ def trains_by_own_pipeline(config: Any) -> bool:
 
 def format_is_rlds(config: Any) -> bool:
     """Return whether the run reads RLDS data, by our loader or the host's."""
-    return "data_format" in config.train and config.train.data_format == DATA_FORMAT
+    return config.train.get("data_format") == DATA_FORMAT

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import tempfile
 import time
@@ -18,6 +19,7 @@ from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, json_config, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, UsageError
 from robomimic_ddp.terminal import print_clean, say, whole_number
@@ -129,7 +131,8 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
     with (
         tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
-        training.stopped_cleanly(),
+        # As Ctrl-C: the training ends, its files are removed.
+        handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
     ):
         for number in range(args.rounds):
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):

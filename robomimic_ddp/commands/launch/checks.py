@@ -4,17 +4,15 @@ options, config and data, those that need no torch.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.config import host_config, host_keys, json_config, paths
+from robomimic_ddp.config import host_config, host_seams, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
@@ -57,8 +55,7 @@ def require_patched(module: str = DOT_LIST_MODULE) -> str:
     ranks; a module that does not train passes.
     """
     package, *inner = module.split(".")
-    spec = importlib.util.find_spec(package)
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    folder = host_seams.importable_folder(package)
     if folder is None or not (folder / "utils" / "train_utils.py").is_file():
         return ""
     file = folder.joinpath(*inner).with_suffix(".py")
@@ -77,19 +74,16 @@ def require_patched(module: str = DOT_LIST_MODULE) -> str:
 
 def _config(settings: Settings, entry: str) -> Any:
     """Return the config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
-    path = str(paths.expanded(settings.config))
     if settings.takes_dot_list:
         if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & {*settings.overrides}:
             return None  # the host's own entry, with layers that we do not know
-        config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
-        host_keys.require_possible(config)
-        return config
+        return host_config.config_of_job(settings.config, settings.overrides)[0]
     flags = {word for word in settings.overrides if not word.startswith("ddp.")}
     if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - _KEEPS_CONFIG:
         return None
     from robomimic.config import config_factory
 
-    content = json_config.read_json(path, "--config ")
+    content = json_config.read_json(settings.config, "--config ")
     config = config_factory(content["algo_name"])
     host_config.prepare_config(config, content)
     with config.values_unlocked():
