@@ -22,9 +22,9 @@ from robomimic_ddp.distributed import fsdp, group, host_algo
 _ROUNDING = 1e-5
 """Of a sum of gradients in 32 bits, relative to the sum of their magnitudes."""
 _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-NOT_FINITE = "the mean is not proven: an overflow"
+NOT_FINITE = "mean not proven: overflow"
 """Why nothing is proven in this step, as later steps may."""
-_ALL_ZERO = "the mean is not proven: all are zero"
+_ALL_ZERO = "mean not proven: all zero"
 _Named = list[tuple[str, torch.Tensor]]
 
 

@@ -156,9 +156,9 @@ class Verifier(step_hooks.StepHook):
         self._buffers = self._buffer_sums()
         self._print_first()
         average = "averages" if host_algo.averaged_modules(self.algo) else "buffers"
-        samples = "samples and " if any(one.value for one in evidence.different[:1]) else ""
+        samples = "samples, " if any(one.value for one in evidence.different[:1]) else ""
         self._print(
-            f"verified, epoch {epoch}: weights, {average} and steps equal on {group.world_size()} "
+            f"verified, epoch {epoch}: weights, {average}, steps equal on {group.world_size()} "
             f"ranks; {samples}random states differ"
         )
 
@@ -261,8 +261,8 @@ class Verifier(step_hooks.StepHook):
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 
     def _first_step(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Collective: averaged gradients of equal bits, the mean of the ranks' own; streams, numbers
-        that were drawn, and shares of the data that differ; one order of the data.
+        """Collective: averaged gradients of equal bits, the mean of the ranks' own; one order of
+        the data; random streams, numbers that were drawn and shares of the data that differ.
         """
         held = [one for entry in optimizer.param_groups for one in entry["params"]]
         reduced = [one for one in held if one.grad is not None]
@@ -308,13 +308,15 @@ class Verifier(step_hooks.StepHook):
         if self._is_told or not self.proven["gradients_equal"]:
             return
         self._is_told = True
-        changed = " (then clipped or scaled)" if self._are_changed else ""
+        changed = " (then clipped)" if self._are_changed else ""
         gradients = f"gradients are the mean over {group.world_size()} ranks{changed}"
         if self._without_mean:
             gradients = f"gradients equal on {group.world_size()} ranks ({self._without_mean[0]})"
-        noise = "noise differs" if self._drawn.draws else "random states differ"
-        batches = self.trained.first is not None and self.trained.first.different()[0].value
-        self._print(f"verified: {gradients}; {'batches differ, ' if batches else ''}{noise}")
+        different = ["noise" if self._drawn.draws else "random states"]
+        if self.trained.first is not None and self.trained.first.different()[0].value:
+            different.insert(0, "batches")
+        verb = "differs" if different == ["noise"] else "differ"
+        self._print(f"verified: {gradients}; {', '.join(different)} {verb}")
 
     def _print(self, line: str) -> None:
         if group.is_main():
