@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import h5py
 import pytest
@@ -147,12 +148,12 @@ def config(folder, change=None):
 
 
 def trial(folder):
-    new.make(folder / NAME, config(folder), space.parse(["train.seed=1,2"]))
+    new.make(folder / NAME, Path(config(folder)), space.parse(["train.seed=1,2"]))
     made = study.Sweep(folder / NAME)
-    entry = made.entries()[0]
-    made.study._storage.set_trial_user_attr(entry.id, "error", HOSTILE)
+    entry = made.trials()[0]
+    made.study._storage.set_trial_user_attr(entry._id, "error", HOSTILE)
     for state in ("RUNNING", "FAIL"):
-        made.study._storage.set_trial_state_values(entry.id, getattr(TrialState, state))
+        made.study._storage.set_trial_state_values(entry._id, getattr(TrialState, state))
     return ["sweep", "show", str(folder / NAME)]
 
 
