@@ -34,8 +34,8 @@ OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
 
 
-def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the host's locked config for a dot-list, and the flags load_from, debug, resume."""
+def build_config(arguments: Sequence[str]) -> Any:
+    """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
     given = dotlist.parse_dotlist(arguments, USAGE)
@@ -72,7 +72,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     if flags["debug"]:
         _shorten(config)
     config.lock()
-    return config, flags
+    return config
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:

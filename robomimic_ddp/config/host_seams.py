@@ -26,6 +26,19 @@ def package_folder(package: str | None) -> Path | None:
     return Path(file).parent if file and Path(file).name == "__init__.py" else None
 
 
+def main_text() -> str:
+    """Return the source text of the script that this process runs, edited in memory where it is;
+    "" where it has none.
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    get_source = getattr(getattr(main, "__loader__", None), "get_source", None)
+    try:
+        return (get_source(spec.name if spec else main.__name__) if get_source else "") or ""
+    except (ImportError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
 def api_names(text: str) -> set[str] | None:
     """Names of robomimic_ddp.api that this source text uses; None if it does not import the api."""
     if "robomimic_ddp" not in text:

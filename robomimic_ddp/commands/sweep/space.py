@@ -120,7 +120,7 @@ def checked(file: Path, settings: Mapping[str, Any]) -> Any:
     its training.
     """
     try:
-        config, _ = host_config.build_config([f"load_from={file}", *dot_list(settings)])
+        config = host_config.build_config([f"load_from={file}", *dot_list(settings)])
     except ImportError as error:
         raise ConfigError(
             f"the keys of the sweep cannot be compared with the host's config: {error}. Use the "
