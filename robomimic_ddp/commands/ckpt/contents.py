@@ -10,7 +10,7 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import file_check, require_complete, weights
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import net_sizes, paths
 from robomimic_ddp.errors import CheckpointError
 
 WRAPPED = "module"
@@ -79,6 +79,8 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             yield f"  {net}: {_count(members):,}"
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
+    nets = _tensors(content["model"]).get("nets", {}).items()
+    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), _config(content))])
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
         yield f"also: {', '.join(others)}"
