@@ -9,7 +9,8 @@ import argparse
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.monitoring import run_summary
+from robomimic_ddp.terminal import print_clean, say
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -48,6 +49,10 @@ def _show(args: argparse.Namespace) -> None:
 
     for line in contents.described(contents.read(args.path), args.path, args.keys):
         say(line)
+    directory = run_summary.directory_of(paths.expanded(args.path))
+    resume = directory and run_summary.resume_command(directory)
+    if resume:
+        print_clean(f"its run can be resumed:\n  {resume}")
 
 
 def _rewrite(args: argparse.Namespace) -> None:
