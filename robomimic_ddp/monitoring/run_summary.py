@@ -38,8 +38,14 @@ def resume_command(directory: Path) -> str | None:
     """
     record = _json(directory / RECORD)
     command = _json(directory / REQUEUE).get("resume") or record.get("resume")
-    can_resume = "outcome" not in record and (directory / STATE).is_file()
+    can_resume = is_incomplete(directory) and (directory / STATE).is_file()
     return command if can_resume and isinstance(command, str) else None
+
+
+def is_incomplete(directory: Path) -> bool:
+    """Return whether the run in `directory` has been trained by us, and not to its end."""
+    record = _json(directory / RECORD)
+    return bool(record) and "outcome" not in record
 
 
 def directory_of(file: Path) -> Path | None:
