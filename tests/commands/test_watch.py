@@ -18,9 +18,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.monitoring import run_summary
 from tests.hosts import ROOT, environment
 
-COMMAND = (
-    "cd /a/folder && torchrun --nproc_per_node=2 -m robomimic.scripts.train --config /a/cfg"
-)
+COMMAND = "cd /a/folder && torchrun --nproc_per_node=2 -m robomimic.scripts.train --config /a/cfg"
 
 
 def beat(rank, **changes):
