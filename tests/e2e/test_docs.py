@@ -21,7 +21,7 @@ import torch
 from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
 from tests.e2e.pages import DOCS, MADE, PAGES, TEXTS, commands, program_of
-from tests.hosts import FINISHED, ROOT, copy_host, python, require_clean, run, torchrun
+from tests.hosts import FINISHED, ROOT, Host, copy_host, python, require_clean, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NOT_RUN = (
@@ -88,8 +88,7 @@ def test_the_first_script_prints_what_its_page_shows(tmp_path: Path) -> None:
         re.findall(rf"```{kind}\n(.*?)```", page, re.S) for kind in ("python", "text")
     )
     (tmp_path / "hello.py").write_text(script)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    result = run(None, sys.executable, *launcher, tmp_path / "hello.py")
+    result = torchrun(Host(tmp_path), "hello")
     require_clean(result)
     assert sorted(result.stdout.splitlines()) == shown.splitlines()
 
