@@ -51,7 +51,7 @@ def with_api_import(module: cst.Module) -> cst.Module:
             after["head"] = index
         if roots & _SLOW:
             before.append(index)
-    position = next((place for place in after.values() if place >= 0), -1) + 1
+    position = next((index for index in after.values() if index >= 0), -1) + 1
     if before and any(map(_is_main_guard, module.body)):
         position = before[0]
     # Built, not parsed: a parsed "\n" would stay one in a file of "\r\n".

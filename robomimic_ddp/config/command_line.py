@@ -5,7 +5,6 @@ the host's code are imported, which takes many seconds.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,10 @@ from robomimic_ddp.config import (
     early_failure,
     env,
     host_config,
-    host_keys,
     host_seams,
     json_config,
     options,
 )
-from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
 _OUR_ENTRY = "robomimic_ddp.train_rlds"
@@ -49,12 +46,11 @@ def check_script() -> None:
             job_config(entry, sys.argv[1:])
 
 
-def require_options(section: Any = None, command_line: Any = None) -> None:
-    """Raise OptionError for an option that does not exist or an impossible value, in the file's
-    `section`, the environment and the command line (default: this process's).
+def require_options() -> None:
+    """Raise OptionError for an option that does not exist, or an impossible value, on this
+    process's command line or in its environment.
     """
-    given = dotlist.options() if command_line is None else command_line
-    options.resolve(given, env.option_texts(env.variables()), section)
+    options.resolve(dotlist.options(), env.option_texts(env.variables()))
 
 
 def job_config(entry: str, words: Sequence[str]) -> Any:
@@ -75,9 +71,7 @@ def dot_list_config(words: Sequence[str]) -> Any:
 
 
 def _checked(config: Any) -> Any:
-    noted = notes_of(config)
-    require_options(noted.file_options, noted.command_line_options)
-    host_keys.require_possible(config)
+    host_config.checked_options(config, env.option_texts(env.variables()))
     return config
 
 
@@ -120,8 +114,7 @@ def module_file(module: str) -> Path | None:
     without an import; None if its package is no host.
     """
     package, *inner = module.split(".")
-    spec = importlib.util.find_spec(package)
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    folder = host_seams.importable_folder(package)
     if folder is None or not (folder / "utils" / "train_utils.py").is_file():
         return None
     return folder.joinpath(*inner).with_suffix(".py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import sys
@@ -37,6 +38,12 @@ def main_text() -> str:
         return (get_source(spec.name if spec else main.__name__) if get_source else "") or ""
     except (ImportError, SyntaxError, UnicodeDecodeError):
         return ""
+
+
+def importable_folder(package: str) -> Path | None:
+    """Return the folder of a package as an import would find it, without one; None without it."""
+    spec = importlib.util.find_spec(package)
+    return next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
 
 
 def api_names(text: str) -> set[str] | None:

@@ -182,7 +182,7 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     if not Path(directory).is_dir():
         raise DataError(f"{directory} is no folder: expected that of a run (logs/ and models/).")
-    found, damaged = [], []
+    states, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
             state = files.read_json(path)
@@ -190,17 +190,17 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         except (OSError, ValueError):
             state = None
-        whole = _is_complete(state)
-        found += [state] if whole else []
-        damaged += [] if whole else [path.name]
-    if not found:
+        complete = _is_complete(state)
+        states += [state] if complete else []
+        damaged += [] if complete else [path.name]
+    if not states:
         what = f"no {FOLDER}/rank*.json"
         if damaged:
             what = f"damaged files only in {FOLDER}/ ({', '.join(damaged[:4])})"
-        other = paths.example_below(Path(directory), f"{FOLDER}/rank0.json")
+        hint = paths.example_below(Path(directory), f"{FOLDER}/rank0.json")
         raise DataError(
             f"{directory} has {what}; expected the folder of a run that trains under the "
-            f"retrofit (the one with logs/ and models/){other}. A rank that lives writes its file "
+            f"retrofit (the one with logs/ and models/){hint}. A rank that lives writes its file "
             "every few seconds, unless the disk is full."
         )
-    return sorted(found, key=lambda state: state["rank"]), damaged
+    return sorted(states, key=lambda state: state["rank"]), damaged

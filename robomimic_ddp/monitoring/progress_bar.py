@@ -125,10 +125,10 @@ def without_bars() -> Iterator[None]:
     """For the block, disables all bars of tqdm, on a rank that does not log."""
     from tqdm.std import tqdm
 
-    made = tqdm.__init__
+    tqdm_init = tqdm.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **{**kwargs, "disable": True})
+        tqdm_init(self, *args, **{**kwargs, "disable": True})
 
     with swapped(tqdm, "__init__", __init__):
         yield

@@ -6,6 +6,7 @@ torch is imported when the command line is right.
 from __future__ import annotations
 
 import argparse
+import os
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, UsageError
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             help="plain: nets without `module.` in their keys; host: with it, as DataParallel "
             "hosts (DROID's family) write them",
         )
+        sub.add_argument("--force", action="store_true", help="replace the file if there is one")
         sub.add_argument("--ema", action="store_true", help="the averaged weights only, as nets")
 
 
@@ -69,10 +71,15 @@ def _rewrite(args: argparse.Namespace) -> None:
             f"--output {args.output!r} is the checkpoint that is read, and what the new file "
             "leaves out would be lost. Name another file."
         )
+    if os.path.lexists(output) and not args.force:
+        raise UsageError(
+            f"--output {args.output!r} is there already. Name another file, or replace it with "
+            "--force."
+        )
     from robomimic_ddp.commands.ckpt import contents
 
     contents.make_folder(output)
     content = contents.averaged([contents.read(path) for path in sources], sources)
     content = contents.converted(content, args.layout, args.ema, sources[0])
-    contents.write(content, output)
+    contents.write(content, output, sources[0])
     say(f"{output}: {', '.join(contents.parts(content))}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.config import command_line, host_config, paths
+from robomimic_ddp.config import command_line, host_config, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
@@ -29,9 +29,10 @@ def require_trainable(settings: Settings) -> None:
     have it elsewhere.
     """
     entry = require_patched(settings.module)
-    path = str(paths.expanded(settings.config))
+    path = str(settings.config)
     start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     with _quiet_without_slow_imports(), command_line.leaving_the_rest():
+        json_config.read_json(path, "--config ")
         config = command_line.job_config(entry, [*start, *settings.overrides])
         if config is not None and settings.nodes == 1:
             _require_data(config)
