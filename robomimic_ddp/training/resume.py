@@ -234,15 +234,17 @@ def say(line: str) -> None:
         print_clean(line)
 
 
-def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
-    """Yield what is resumed and what has changed since the state was saved, a sentence each."""
+def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -> Iterable[str]:
+    """Yield what is resumed and what has changed since the state was saved, a sentence each. notes:
+    of the components.
+    """
     inside = saved["inside"]
     done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
         f"run in {run.resume.found.directory}"
     )
-    yield data
+    yield from notes
     old, new = saved["world_size"], run.plan.world_size
     if old != new:
         added = f"ranks {old} to {new - 1} begin" if new > old + 1 else f"rank {old} begins"
