@@ -6,10 +6,8 @@ A file contains {"format", "digest", "state"}; the digest covers every bit of th
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,7 +35,6 @@ PARTS = (
     "learning_rates",
     "options",
     "best",
-    "export",
     "defines",
     "model",
     "gradient_orders",
@@ -200,13 +197,3 @@ def restoring(part: str, path: Path) -> Iterator[None]:
             f"the state in {path} is complete, but its part {part!r} does not fit this version of "
             f"robomimic-ddp ({type(error).__name__}: {error}). {_REMEDY}"
         ) from error
-
-
-def export_digest(directory: Path) -> str | None:
-    """Digest of the host's `last.pth`, by its archive's checksums alone; None without one."""
-    try:
-        with zipfile.ZipFile(directory / "last.pth") as archive:
-            records = sorted((info.filename, info.CRC, info.file_size) for info in archive.filelist)
-    except (OSError, zipfile.BadZipFile):
-        return None
-    return hashlib.blake2b(repr(records).encode(), digest_size=16).hexdigest()

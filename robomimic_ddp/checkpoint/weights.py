@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,15 @@ def _refused_write(folder: Path) -> OSError | None:
 
 
 @contextmanager
-def read_on_cpu(host: str, untrusted: Any = None) -> Iterator[list[dict]]:
+def read_on_cpu(
+    host: str, untrusted: Any = None, before: Callable[[], Any] = lambda: None
+) -> Iterator[list[dict]]:
     """For the block, load checkpoints of the package `host` to the CPU, whatever device they were
     saved from: every rank would fill the GPU that rank 0 trained on. Yields the list of loaded
     ones.
 
-    untrusted: a path; that file is read by `file_check.read_known`, which runs no code of it.
+    untrusted: a path; that file is read by `file_check.read_known`, which runs no code of it;
+    before: called before a file is read.
     """
     checkpoints: list[dict] = []
     module = sys.modules.get(f"{host}.utils.file_utils")
@@ -80,6 +83,7 @@ def read_on_cpu(host: str, untrusted: Any = None) -> Iterator[list[dict]]:
 
     @functools.wraps(reader)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before()
         load = functools.partial(_load_on_cpu, torch.load, untrusted)
         with swapped(torch, "load", load):
             checkpoint = reader(*args, **kwargs)

@@ -70,9 +70,7 @@ class Progress(StepHook):
             self._bar.update()
         elif self._is_time():
             self._shown_at = time.monotonic()
-            tqdm = sys.modules.get("tqdm")  # the host may draw a bar
-            with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
-                print_clean(self.line(step_log))
+            print_above_bars(self.line(step_log))
         return step_log
 
     def close(self) -> None:
@@ -114,6 +112,13 @@ class Progress(StepHook):
             yield f"ETA {_duration(left / speed)}"
         if speed and self.epochs_left is not None:
             yield f"training ends in {_duration((left + self.epochs_left * self.total) / speed)}"
+
+
+def print_above_bars(line: str) -> None:
+    """Print `line`; bars of tqdm, which the host may draw too, are cleared and drawn again."""
+    tqdm = sys.modules.get("tqdm")
+    with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
+        print_clean(line)
 
 
 def _duration(seconds: float) -> str:

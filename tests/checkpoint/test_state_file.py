@@ -17,7 +17,6 @@ from robomimic_ddp.checkpoint import (
     BEST,
     PREVIOUS,
     STATE,
-    export_digest,
     read,
     require_complete,
     state_file,
@@ -182,13 +181,3 @@ def test_what_a_state_lacks_is_named():
         require_complete(whole, "file")
     with pytest.raises(state_file.NotOurState, match="lacks save_id, epoch"):
         require_complete([], "file")
-
-
-def test_the_export_is_known_by_its_bits(tmp_path):
-    assert export_digest(tmp_path) is None
-    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
-    first = export_digest(tmp_path)
-    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
-    assert export_digest(tmp_path) == first
-    torch.save({"a": torch.zeros(3)}, tmp_path / "last.pth")
-    assert export_digest(tmp_path) != first

@@ -20,7 +20,7 @@ import torch
 from robomimic_ddp import api
 from robomimic_ddp.config import host_config
 from robomimic_ddp.distributed import fsdp, host_algo
-from robomimic_ddp.training import run, run_inputs
+from robomimic_ddp.training import run_inputs, session
 from tests.configs import write_config
 from tests.hosts import Host
 
@@ -230,7 +230,7 @@ def train_on_rank(job: Job) -> dict:
     """Collective: the job through the patched host's own lines; losses are this rank's."""
     use_host(job.host)
     config = host_config.build_config([f"load_from={job.settings}"])
-    with job.changes(), run.start(config, use_cuda=False) as present, present.stopper.scope():
+    with job.changes(), session.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []
