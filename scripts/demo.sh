@@ -3,7 +3,7 @@
 # set, patches a copy of a real robomimic, trains its diffusion policy on one rank per visible GPU or on two
 # CPU ranks, lets the policy act before and after training, draws it and the curves, and prints a summary.
 # Two CPU ranks learn in minutes, since the policy's net is small: the copy has the edit unet_config, so these
-# checkpoints load in that copy, and not in an unedited robomimic (the page docs/examples.md has jobs whose do).
+# checkpoints load in that copy only. Those of docs/examples.md load in an unedited robomimic.
 # Everything stays in this checkout, under .venv and runs/demo; a second run does only what is left.
 # Arguments are added to the training's dot-list:  scripts/demo.sh train.num_epochs=3
 set -euo pipefail
