@@ -7,6 +7,7 @@ unpatched host can read the config.json of a run on HDF5.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -26,6 +27,7 @@ USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
     "[debug=true] [resume=true] [ddp.NAME=value]"
 )
+_RESOLVER = re.compile(r"\$\{[^{}]*:")
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 ROBOMIMIC_FORMAT = "robomimic"
@@ -34,8 +36,8 @@ OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
 
 
-def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the host's locked config for a dot-list, and the flags load_from, debug, resume."""
+def build_config(arguments: Sequence[str]) -> Any:
+    """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
     given = dotlist.parse_dotlist(arguments, USAGE)
@@ -46,6 +48,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
+        _refuse_resolvers(settings, flags["load_from"])
     for one in (settings, given):
         _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
@@ -72,7 +75,19 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     if flags["debug"]:
         _shorten(config)
     config.lock()
-    return config, flags
+    return config
+
+
+def _refuse_resolvers(settings: Mapping, path: Any) -> None:
+    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
+    trains into the run's config.json and its logs.
+    """
+    for key, value in tree.named(settings):
+        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
+            raise ConfigError(
+                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
+                "Write the value itself; on the command line ${oc.env:NAME} is read."
+            )
 
 
 def config_of_job(
@@ -83,15 +98,24 @@ def config_of_job(
     """
     json_config.read_json(file, "--config ")
     try:
-        config, _ = build_config([f"load_from={paths.expanded(file)}", *words])
+        config = build_config([f"load_from={paths.expanded(file)}", *words])
     except ImportError as error:
         raise ConfigError(
             f"--config {file}: its keys cannot be compared with the host's config: {error}. Use "
             "the Python that trains."
         ) from error
+    return config, checked_options(config, environment)
+
+
+def checked_options(
+    config: Any, environment: Mapping[str, str] | None = None
+) -> options.ResolvedOptions:
+    """Return the options of a finished `config`. Raises ConfigError and OptionError for what no
+    rank would train with.
+    """
     host_keys.require_possible(config)
     notes = notes_of(config)
-    return config, options.resolve(notes.command_line_options, environment, notes.file_options)
+    return options.resolve(notes.command_line_options, environment, notes.file_options)
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:

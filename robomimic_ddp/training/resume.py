@@ -101,6 +101,7 @@ def say_resumable(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
+    run.writer.flush(checkpoint.EXIT_SECONDS)
     launch, _ = _started_by()
     directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
@@ -112,11 +113,15 @@ def say_resumable(run: _run.Run) -> None:
 
 def how_to(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
+    return f"{what}. Resume with:\n  {command()}"
+
+
+def command() -> str:
+    """Return the command that resumes this process's run."""
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
     where = env.python_path(), interpreter, env.working_folder()
-    command = relaunch.resume_command(launch, words, *where)
-    return f"{what}. Resume with:\n  {command}"
+    return relaunch.resume_command(launch, words, *where)
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:
@@ -257,11 +262,6 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             "learning rate: the present config and ranks would give "
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
-        )
-    if saved["export"] != checkpoint.export_digest(run.resume.found.directory):
-        yield (
-            "note: last.pth was not written together with the saved state (the run "
-            "ended between the two, or the file was changed); the state alone is used"
         )
 
 

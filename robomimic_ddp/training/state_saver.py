@@ -1,8 +1,10 @@
-"""What is kept at the end of each epoch and where a run is stopped, and how it is put back."""
+"""What is kept at epochs' ends and where a run is stopped, and how it is put back."""
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 import uuid
 from dataclasses import asdict
 from functools import partial
@@ -26,6 +28,14 @@ class StateSaver:
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
+        self.is_saved = True
+        """Whether a state has the last finished epoch."""
+        self.next_save = -math.inf
+        """Main rank: when the next state is due (`time.monotonic`)."""
+        self.better_is_lost = False
+        """Main rank: whether the state of a better best could not be written."""
+        self.error: BaseException | None = None
+        """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
         run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
@@ -151,13 +161,34 @@ class StateSaver:
         return done + -(-left * saved["samples_per_step"] // self.run.plan.samples_per_step)
 
     def epoch_end(self, epoch: Any) -> None:
-        """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
-        warning, and tried again at the next epoch's end; what was saved before stays.
+        """Collective: saves the state if it is due, and stops if a rank was asked to. A save that
+        fails is a warning, and tried again at the next epoch's end; what was saved before stays.
         """
-        self.finished = int(epoch)
-        self._save(None)
-        if self.run.stopper.agreed_at_last():
+        self.finished, self.is_saved = int(epoch), False
+        stops = self.run.stopper.agreed_at_last()
+        if stops or main_rank.on_main(self._is_due):
+            self._save(None)
+        self.run.writer.release()
+        if stops:
             self._stop(f"after epoch {epoch}")
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self.next_save or self._is_better(self._best_values())
+
+    def _is_better(self, best: dict[str, Any]) -> bool:
+        return self.better_is_lost or any(best[name] != self.best.get(name) for name in best)
+
+    def finish(self) -> None:
+        """Collective, after the last epoch: saves its state, and waits until all is written."""
+        if not self.is_saved:
+            self._save(None)
+        watchdog.reached(f"{watchdog.SAVING}the last files")
+        main_rank.on_main(self._finish_writing)
+
+    def _finish_writing(self) -> None:
+        self.run.writer.flush()
+        if self.run.host_files is not None:
+            self.run.host_files.require_written()
 
     def after_step(self) -> None:
         """Collective: after a training step, stops if a rank was asked to, with the place inside
@@ -182,6 +213,7 @@ class StateSaver:
         either.
         """
         record = self.run.record
+        self.run.writer.flush(checkpoint.EXIT_SECONDS)
         if record is not None and record.content.get("saved") is not None:
             self._write_marker(
                 f"during epoch {self.finished + 1}; that epoch will be trained again"
@@ -189,6 +221,7 @@ class StateSaver:
 
     def _stop(self, where: str) -> None:
         if group.is_main() and self.run.record is not None:
+            self.run.writer.flush()
             self._write_marker(where)
         group.barrier()  # nobody leaves before the file is complete
         group.leave()
@@ -198,6 +231,7 @@ class StateSaver:
         run = self.run
         signal = run.stopper.heard or "a signal to another rank"
         content = {"stopped": where, "signal": signal, "saved": run.record.content.get("saved")}
+        content["resume"] = resume.command()
         try:
             checkpoint.write_requeue(run.directory, content)
         except OSError as error:
@@ -216,31 +250,50 @@ class StateSaver:
         parts = group.gather_objects(checkpoint.plain(own))
         best = self._best_values()
         model = checkpoint.capture_model(self.model)
+        main_rank.on_main(self._hand_over, inside, parts, best, model)
+        self.best, self.is_saved = best, True
 
-        def write() -> bool:
-            record = self.run.record
-            if record is None:
-                return False
-            # What a file cannot contain is an error at the first save, not a warning at each.
-            content = self._content(inside, parts, best, model)
-            content["job"] = record.content.get("job")
-            improved = any(best[name] != self.best.get(name) for name in best)
-            try:
-                troubles = checkpoint.write(record.directory, content, improved)
-                named = {key: content[key] for key in ("save_id", "epoch", "export")}
-                record.add(saved=named)
-            except (CheckpointError, OSError) as error:
-                print_clean(
-                    f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
-                )
-                return False
-            for trouble in troubles if not self.warned_of_copies else ():
-                print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
-            self.warned_of_copies = self.warned_of_copies or bool(troubles)
-            return True
+    def _hand_over(self, inside: Any, parts: list, best: dict[str, Any], model: Any) -> None:
+        """Main rank: gives a copy of the state to the thread that writes."""
+        record, writer = self.run.record, self.run.writer
+        if record is None:
+            return
+        if self.error is not None:
+            raise self.error
+        improved = self._is_better(best)
+        # The best state so far is not replaced by a later one.
+        name = f"state of epoch {self.finished}" if improved else checkpoint.STATE
+        content = writer.copy(name, self._content(inside, parts, best, model))
+        # What a file cannot contain is an error at the first save, not a warning at each.
+        content["model"] = checkpoint.plain(content["model"])
+        content["job"] = record.content.get("job")
+        self.next_save = time.monotonic() + self.run.options.values.save_seconds
+        self.better_is_lost = False
+        writer.put(name, partial(self._write, content, improved), self._failed)
 
-        if main_rank.on_main(write):
-            self.best = best
+    def _write(self, content: dict[str, Any], improved: bool) -> None:
+        """In the thread that writes."""
+        record = self.run.record
+        try:
+            troubles = checkpoint.write(record.directory, content, improved)
+        except (CheckpointError, OSError) as error:
+            self.next_save, self.better_is_lost = -math.inf, self.better_is_lost or improved
+            print_clean(
+                f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
+            )
+            return
+        record.add(saved={key: content[key] for key in ("save_id", "epoch")})
+        for trouble in troubles if not self.warned_of_copies else ():
+            print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
+        self.warned_of_copies = self.warned_of_copies or bool(troubles)
+
+    def _failed(self, error: BaseException) -> None:
+        self.error = error
+        print_clean(
+            f"warning: the state was not written: {type(error).__name__}: {error}. Training ends "
+            "at the next save.",
+            file=sys.stderr,
+        )
 
     def _content(
         self, inside: Any, parts: list, best: dict[str, Any], model: dict[str, Any]
@@ -261,9 +314,8 @@ class StateSaver:
             "learning_rates": [list(pair) for pair in run.learning_rates],
             "options": asdict(run.options.values),
             "best": best,
-            "export": checkpoint.export_digest(run.directory),
             "defines": self.defines,
-            "model": checkpoint.plain(model),
+            "model": model,
             "gradient_orders": self._gradient_orders(),
             "ranks": parts,
         }

@@ -1,6 +1,6 @@
 """One epoch of training as an edited host does it, small enough for a hundredth of a second.
 
-The lines are those of a patched host (`run.start`, `api.parallel`, `api.train_loader`,
+The lines are those of a patched host (`session.start`, `api.parallel`, `api.train_loader`,
 `api.epochs`, `api.epoch_log`); the algorithm, its nets and its data are of a few numbers. At named
 moments a fault may be planted.
 """
@@ -20,7 +20,7 @@ from torch import nn
 from robomimic_ddp import api
 from robomimic_ddp.config import entry_options
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training import run
+from robomimic_ddp.training import session
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
@@ -159,7 +159,7 @@ def train(job: ToyJob) -> None:
     entry_options.attach_notes(job.config, entry_options.Notes(file_options=job.options))
     with ExitStack() as stack:
         present = stack.enter_context(
-            run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)
+            session.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)
         )
         stack.enter_context(present.stopper.scope())
         torch.manual_seed(job.config.train.seed)

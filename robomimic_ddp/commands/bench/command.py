@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices
@@ -154,6 +155,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
 def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
     except OSError as error:
         raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error

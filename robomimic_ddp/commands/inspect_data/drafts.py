@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def write(
         _draw(source, episodes, output / SHEET)
         is_edited = file.exists()
         if fit is None and not is_edited:
-            file.write_text(schemas.draft(source), encoding="utf-8")
+            _replace(file, schemas.draft(source))
             written.append(output / SCHEMA)
         if fit is None or is_edited:
             fit = schemas.fit_of(source, load_schema(str(file)))
@@ -71,9 +72,11 @@ def write(
 
 def _replace(file: Path, text: str) -> None:
     """Rename an existing, different file to `.old`."""
-    if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
-        file.replace(file.with_name(file.name + ".old"))
-    file.write_text(text, encoding="utf-8")
+    with suppress(FileNotFoundError):
+        if files.read_bytes(file) != text.encode():
+            file.replace(file.with_name(file.name + ".old"))
+    with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def _config(

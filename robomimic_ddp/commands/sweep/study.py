@@ -26,6 +26,7 @@ from robomimic_ddp.commands.sweep import journal, space
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
+_MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
 RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
 """Names of checkpoint's files in a run directory, without importing torch."""
@@ -45,8 +46,18 @@ class Sweep:
                 f"{directory} has no {JOURNAL}; expected the folder of a sweep. Make one with "
                 "robomimic-ddp sweep new."
             )
+        if file.is_symlink():
+            raise DataError(
+                f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
+                "file here in its place."
+            )
         try:
-            self.study = optuna.load_study(study_name=NAME, storage=journal.storage(file))
+            files.regular(file, _MOST_BYTES)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error}.") from error
+        try:
+            self.storage = journal.storage(file)
+            self.study = optuna.load_study(study_name=NAME, storage=self.storage)
             definition = self.study.user_attrs["definition"]
             from_json = optuna.distributions.json_to_distribution
             self.space = {key: from_json(text) for key, text in definition["space"].items()}
@@ -98,10 +109,9 @@ class Trial:
         """
         from optuna import trial
 
-        study = self._sweep.study
         if self.state == "waiting":
-            study._storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
-        asked = trial.Trial(study, self._id)
+            self._sweep.storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
+        asked = trial.Trial(self._sweep.study, self._id)
         for key, distribution in self._sweep.space.items():
             asked._suggest(key, distribution)
         digest = hashlib.sha256(files.read_bytes(self._sweep.directory / CONFIG)).hexdigest()[:8]
@@ -126,9 +136,8 @@ class Trial:
         """Tell Optuna that its training has failed."""
         from optuna.trial import TrialState
 
-        study = self._sweep.study
-        study._storage.set_trial_user_attr(self._id, "error", error)
-        study.tell(self.number, state=TrialState.FAIL)
+        self._sweep.storage.set_trial_user_attr(self._id, "error", error)
+        self._sweep.study.tell(self.number, state=TrialState.FAIL)
 
     def words(self) -> list[str]:
         """Return the words of its training."""
@@ -186,7 +195,7 @@ class Trial:
         """Return the locked log, which keeps the lock until all copies of the open file are closed;
         None if another worker, or a training that outlived its worker, has it.
         """
-        log = files.opened_to_append(self.log)
+        log = files.opened_to_write(self.log)
         is_ours = False
         try:
             is_ours = _try_lock(log, fcntl.LOCK_EX)

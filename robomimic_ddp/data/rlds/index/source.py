@@ -101,7 +101,8 @@ class Source:
         """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
         tfds = import_tensorflow_datasets()
         try:
-            files.regular(self.folder / "features.json")
+            for name in ("features.json", INFO_FILE):
+                files.regular(self.folder / name, files.MOST_BYTES)
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
