@@ -7,10 +7,13 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from robomimic_ddp.config import command_line
+
+command_line.check_script()  # before torch is imported, which takes seconds
+# isort: split
 from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.config import dotlist, env, host_config, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
@@ -31,9 +34,9 @@ from robomimic_ddp.training.data_loaders import (
 )
 from robomimic_ddp.training.epoch import epoch_log, rollouts
 from robomimic_ddp.training.host_saves import copyfile, main_rank_only, save
-from robomimic_ddp.training.loop import distributed, epochs
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import run_directory
+from robomimic_ddp.training.session import distributed, epochs
 from robomimic_ddp.training.step.ema import averaged_copy
 
 __all__ = [
@@ -114,9 +117,6 @@ def entry_point(api_version: int) -> Callable:
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
-            words = dotlist.keys_beside_config()
-            if words:
-                entry.entry_point(dotlist.require_accepted)(words, sys.modules["__main__"])
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:

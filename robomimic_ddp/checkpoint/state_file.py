@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import weights
+from robomimic_ddp.checkpoint import bounds, weights
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -63,7 +62,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     newest = directory / STATE
     older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
     try:
-        weights.save(sealed, newest)
+        weights.save(sealed, newest, follow=False)
     except BaseException:
         if older is not None:
             with suppress(OSError):
@@ -157,11 +156,13 @@ def read_file(path: Path) -> dict[str, Any]:
             "mounted?)."
         )
     try:
-        sealed = torch.load(files.regular(path), map_location="cpu", weights_only=True)
+        bounds.require_file(files.regular(path), legacy=False)
+        sealed = torch.load(path, map_location="cpu", weights_only=True)
+        bounds.require_content(sealed, path)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        cut = path.is_file() and not zipfile.is_zipfile(path)
+        cut = path.is_file() and not bounds.is_archive(path)
         why = f"cut off while it was written, at {path.stat().st_size} bytes" if cut else first
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:

@@ -25,12 +25,13 @@ _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "i
 
 
 @watchdog.saving("a checkpoint")
-def save(obj: Any, path: Any) -> None:
+def save(obj: Any, path: Any, follow: bool = True) -> None:
     """`torch.save`, atomically, with the same bytes: torch writes the file's name into the archive,
     so the temporary file has it, in a temporary folder. Raises CheckpointError, and keeps the old
-    file, for a full disk, or a missing or read-only folder.
+    file, for a full disk, or a missing or read-only folder. A symbolic link is followed, or, for a
+    file of ours (not `follow`), replaced.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path) if follow else os.path.abspath(path))
     atomic_files.remove_left_over(target)
     temporary = atomic_files.temporary_beside(target)
     try:

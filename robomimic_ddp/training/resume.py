@@ -113,11 +113,15 @@ def say_resumable(run: _run.Run) -> None:
 
 def how_to(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
+    return f"{what}. Resume with:\n  {command()}"
+
+
+def command() -> str:
+    """Return the command that resumes this process's run."""
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
     where = env.python_path(), interpreter, env.working_folder()
-    command = relaunch.resume_command(launch, words, *where)
-    return f"{what}. Resume with:\n  {command}"
+    return relaunch.resume_command(launch, words, *where)
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:

@@ -232,6 +232,7 @@ class StateSaver:
         run = self.run
         signal = run.stopper.heard or "a signal to another rank"
         content = {"stopped": where, "signal": signal, "saved": run.record.content.get("saved")}
+        content["resume"] = resume.command()
         try:
             checkpoint.write_requeue(run.directory, content)
         except OSError as error:

@@ -24,6 +24,7 @@ FLAGS = {
 }
 STATUS_KEYS = {
     "host",
+    "built_on",
     "state",
     "seams",
     "problems",

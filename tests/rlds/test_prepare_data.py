@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robomimic_ddp import cli, terminal
+from robomimic_ddp import cli, files, terminal
 from robomimic_ddp.commands.prepare_data import job as job_module
 from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
-from robomimic_ddp.data.rlds.index import cache, prepared, records
+from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
 from robomimic_ddp.data.rlds.schema import spec
@@ -282,7 +282,8 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     config = json.loads(config_file.read_text())
     lost = "which --cameras leaves out"
     refused_with(config, "--cameras", WRIST, said=lost, code=2)
-    refused_with({"train": {"data_format": "hdf5"}}, said="for RLDS data", code=1)
+    hdf5 = {"algo_name": "bc", "train": {"data_format": "hdf5"}}
+    refused_with(hdf5, said="for RLDS data", code=1)
     config["observation"]["image_filter"] = "bilinear"
     refused_with(config, said="give --size 12x20 --filter bilinear, or correct", code=2)
     config["observation"].update(image_dim=[10, 20], image_filter="lanczos3")
@@ -504,7 +505,9 @@ def test_other_words_are_refused(stored, tmp_path, capsys):
     refused(capsys, tmp_path, tmp_path / "nothing", said=("is not a folder",))
     refused(capsys, tmp_path, stored.folder, "--cameras", "left", said=("no camera 'left'",))
     for words in (["--quality", "0"], ["--workers", "0"]):
-        assert prepare(stored.folder, tmp_path, *words) == 2
+        with pytest.raises(SystemExit):
+            prepare(stored.folder, tmp_path, *words)
+        assert "0: expected a whole number from 1" in capsys.readouterr().err
     for size in ((0, 5), (5,), (5, 5, 3), ("five", 5), (-5, 5), (5.5, 5)):
         with pytest.raises(SystemExit):
             prepare(stored.folder, tmp_path, size=size)
@@ -538,13 +541,13 @@ def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
 def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
     unreadable = files_of(stored.folder)[3]
 
-    def refusing(path, *words, **more):
+    def refusing(path, opened=files.opened):
         if path == unreadable:
             raise OSError(5, "Input/output error")
-        return open(path, *words, **more)
+        return opened(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(records, "open", refusing, raising=False)
+        patched.setattr(files, "opened", refusing)
         said = (str(unreadable), "Input/output error", "Copy that file again")
         after = refused(capsys, tmp_path, stored.folder, said=said)
     assert not [name for name in after if "tfrecord" in name], "it is found before any is written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -57,6 +58,7 @@ def package(tmp_path):
 
 @pytest.fixture
 def found(installed, monkeypatch):
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     monkeypatch.syspath_prepend(installed.parent)
     return installed
 

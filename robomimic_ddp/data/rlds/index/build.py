@@ -9,11 +9,10 @@ import numpy as np
 
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
-    damaged_data,
     episode_parser,
     offsets_of,
-    read_records,
     record_offsets,
+    rows_of,
     step_features_read,
 )
 from robomimic_ddp.data.rlds.index.source import Source
@@ -58,7 +57,6 @@ def make_index(
     Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such
     episodes are left out. add: takes the numbers of bytes that were read.
     """
-    tf = import_tensorflow()
     paths = source.files
     files = range(len(paths)) if files is None else files
     places = [
@@ -66,17 +64,15 @@ def make_index(
         for number in files
         for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
     ]
-    records = read_records(paths, places, describer(source, fields), threads, skip_corrupt)
+    doing = f"making the index of {source.folder}"
+    names = step_features_read(fields, with_images=False)
+    make = describer(source, fields)
     rows = []
-    try:
-        for file, offset, size, *described in records.as_numpy_iterator():
-            rows.append((file, offset, *described))
-            add(int(size) + FRAMING_BYTES)
-    except tf.errors.OpError as error:
-        doing = f"making the index of {source.folder}"
-        names = step_features_read(fields, with_images=False)
-        more = (doing, source.features, names, "ddp.skip_corrupt=true")
-        raise damaged_data(error, [paths[number] for number in files], *more) from error
+    for file, offset, size, *described in rows_of(
+        source.features, paths, places, make, threads, doing, names, skip_corrupt
+    ):
+        rows.append((file, offset, *described))
+        add(int(size) + FRAMING_BYTES)
     index = as_index(rows, fields)
     if skip_corrupt:
         return index.taken(finite(index))

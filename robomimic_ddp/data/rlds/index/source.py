@@ -17,6 +17,7 @@ from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
+from robomimic_ddp.data.rlds.schema.features import is_picture, step_features
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 
@@ -100,7 +101,8 @@ class Source:
         """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
         tfds = import_tensorflow_datasets()
         try:
-            files.regular(self.folder / "features.json")
+            for name in ("features.json", INFO_FILE):
+                files.regular(self.folder / name, files.MOST_BYTES)
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
@@ -113,6 +115,16 @@ class Source:
     def features(self) -> Any:
         """The features of an episode."""
         return self.builder.info.features
+
+    @cached_property
+    def steps(self) -> dict[str, Any]:
+        """The features of a step, by name. Raises DataError for a dataset that is not RLDS."""
+        return step_features(self.features, str(self.folder))
+
+    @property
+    def cameras(self) -> list[str]:
+        """The step features that are colour images."""
+        return sorted(name for name, feature in self.steps.items() if is_picture(feature))
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
