@@ -112,7 +112,8 @@ class StateSaver:
             self._stop(f"after epoch {epoch}")
 
     def _is_due(self) -> bool:
-        return time.monotonic() >= self.next_save or self._is_better(self._best_values())
+        is_last = self.finished == self.run.last_epoch  # `finish` would need another copy
+        return is_last or time.monotonic() >= self.next_save or self._is_better(self._best_values())
 
     def _is_better(self, best: dict[str, Any]) -> bool:
         return self.better_is_lost or any(best[name] != self.best.get(name) for name in best)
