@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import group, host_objects
 from robomimic_ddp.distributed.host_objects import walk
 
 _OF_A_RANK = re.compile(r"(^|_)(rank|device|gpu|seed|rng|generator|time|pid|node|worker)s?(_|$)")
@@ -206,6 +206,18 @@ def noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
 def is_shared(attribute: str) -> bool:
     """Return whether all ranks should have the same there: not in what is a rank's by its name."""
     return not _OF_A_RANK.search(attribute)
+
+
+def plain_tensors(algo: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors and arrays that the algorithm and its objects have outside modules and
+    averages, as "self.discretizer.bins"; not those that are a rank's own by their name.
+    """
+    known = {id(tensor) for _, tensor in named_state(algo)}
+    return {
+        f"self.{path}": tensor
+        for path, attribute, tensor in host_objects.plain_tensors(algo)
+        if id(tensor) not in known and is_shared(attribute)
+    }
 
 
 def plain_numbers(owners: list[tuple[str, Any]]) -> dict[str, Any]:

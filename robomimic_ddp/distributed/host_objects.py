@@ -43,6 +43,39 @@ def walk(owner: Any) -> list[tuple[str, Any]]:
     return found
 
 
+def plain_tensors(owner: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield (path, attribute, tensor) of what `owner` and its objects keep outside modules, such as
+    clusters of actions that a host has fitted: ("discretizer.bins", "bins", tensor). Arrays are
+    tensors of the same memory; those that torch cannot read, such as texts, are left out.
+    """
+    seen: set[int] = set()
+    for path, value in [("", owner), *walk(owner)]:
+        attributes = getattr(value, "__dict__", None)
+        of_torch = isinstance(value, nn.Module) or type(value).__module__.startswith("torch.")
+        for name, member in [] if of_torch or attributes is None else list(attributes.items()):
+            place = f"{path}.{name}" if path else name
+            for inner, tensor in _tensors_in(member, place, seen):
+                yield inner, name, tensor
+
+
+def _tensors_in(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    if not isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, _CONTAINERS):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for index, (key, member) in enumerate(list(pairs) if len(value) <= _LONGEST else ()):
+            name = repr(key) if isinstance(key, (int, str)) else index
+            yield from _tensors_in(member, f"{path}[{name}]", seen)
+        return
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError):
+        return
+    if tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta:
+        yield path, tensor
+
+
 def _walk(owner: Any, path: str, seen: set[int], found: list, depth: int) -> None:
     for name, value in _members(owner, path) if depth <= _DEEPEST else ():
         if id(value) in seen:

@@ -79,3 +79,25 @@ def make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
         return sums
     host_algo.make_equal(model)
     return None
+
+
+def make_plain_tensors_equal(model: Any) -> str | None:
+    """Collective: gives all ranks the main rank's tensors outside modules where theirs differ, as
+    clusters do that a host has fitted to each rank's samples. Returns a line that names them.
+    Tensors of unequal shapes stay as they are, for `ddp.verify` to refuse.
+    """
+    gathered = group.gather_objects(verify.plain_tensor_items(model))
+    unequal = [
+        name
+        for name, (dtype, shape, _) in gathered[0].items()
+        if len({rank.get(name) for rank in gathered}) > 1
+        and all(rank.get(name, ())[:2] == (dtype, shape) for rank in gathered)
+    ]
+    tensors = host_algo.plain_tensors(model)
+    for name in unequal:
+        sent = tensors[name].detach().contiguous()
+        group.broadcast_tensors([sent])
+        tensors[name].detach().copy_(sent)
+    if not unequal:
+        return None
+    return f"as rank 0 has them, on all ranks: {', '.join(unequal)} (they differed)"

@@ -227,6 +227,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
         for _, net in parallel_nets:
             parallel.state_of(net).build(net, is_equal=True)
     optimizer_ddp.build(model, chosen, run.undo)
+    _print_on_main(agreement.make_plain_tensors_equal(model))
     _print_on_main(step.communicate(optimizer_ddp.reducers(model), chosen))
     rng.seed_streams(run.seed, run.plan.rank)
     finished = saver.restore()

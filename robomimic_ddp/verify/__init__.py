@@ -11,6 +11,7 @@ from __future__ import annotations
 from robomimic_ddp.verify.code_versions import commit, software
 from robomimic_ddp.verify.comparison import require_equal
 from robomimic_ddp.verify.structure import (
+    plain_tensor_items,
     require_same_structure,
     require_same_weights,
     state_sums,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -97,15 +96,17 @@ def settings_items(algo: Any) -> dict[str, Hashable]:
     for name, owner in owners:
         numbers = host_algo.plain_numbers([("", owner)])
         items[f"settings of {name}"] = f"{type(owner).__name__} {numbers}"
-    for name, owner in [*host_algo.noise_schedulers(algo), *host_algo.parts(algo)]:
-        for attribute, value in vars(owner).items():
-            if isinstance(value, (torch.Tensor, np.ndarray)) and host_algo.is_shared(attribute):
-                tensor = torch.as_tensor(value)
-                items[f"settings of {name or 'self'}: {attribute}"] = (
-                    tuple(tensor.shape),
-                    *checksums([tensor])[0],
-                )
+    items.update((f"settings of {name}", kind) for name, kind in plain_tensor_items(algo).items())
     return items
+
+
+def plain_tensor_items(algo: Any) -> dict[str, tuple]:
+    """Type, shape and checksum of each tensor outside modules: "self.discretizer.bins"."""
+    named = host_algo.plain_tensors(algo)
+    return {
+        name: (tensor.dtype, tuple(tensor.shape), pair)
+        for (name, tensor), pair in zip(named.items(), checksums(named.values()))
+    }
 
 
 def uncovered(algo: Any) -> list[str]:

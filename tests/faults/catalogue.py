@@ -12,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -361,9 +362,14 @@ def another_dropout_on_one_rank(job):
     policy(job)["noise_pred_net"][3].p = 0.2
 
 
-@fault_on_one("construction", ["settings of self: scale"])
-def another_plain_tensor_of_the_algorithm_on_one_rank(job):
-    job.algo.scale += 1
+@fault_on_one("construction", ["settings of self.scale", "(4,)"])
+def a_plain_tensor_of_another_shape_on_one_rank(job):
+    job.algo.scale = torch.ones(4)
+
+
+@fault_on_one("construction", ["settings of self.clusters[0].bins", "absent"])
+def clusters_on_one_rank_only(job):
+    job.algo.clusters = [SimpleNamespace(bins=torch.ones(2))]
 
 
 # ----- random streams
