@@ -42,7 +42,7 @@ def trained() -> tuple[dict, dict, list]:
     return before, kept(job), job.algo.rank_rows.tolist()
 
 
-def test_every_rank_has_the_main_ranks(ranks, capfd):
+def test_every_rank_has_the_main_ranks(ranks):
     (first, after, own), (second, other, others) = ranks.run(trained, world_size=2)
     assert set(first) == {
         *("self.clusters.bins", "self.clusters.columns", "self.clusters.flags"),
