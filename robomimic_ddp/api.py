@@ -7,10 +7,13 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from robomimic_ddp.config import command_line
+
+command_line.check_script()  # before torch is imported, which takes seconds
+# isort: split
 from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.config import dotlist, env, host_config, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
@@ -114,9 +117,6 @@ def entry_point(api_version: int) -> Callable:
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
-            words = dotlist.keys_beside_config()
-            if words:
-                entry.entry_point(dotlist.require_accepted)(words, sys.modules["__main__"])
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:

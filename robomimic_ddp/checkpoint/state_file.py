@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +28,6 @@ FORMAT = 1
 PARTS = (
     "save_id",
     "epoch",
-    "inside",
     "steps",
     "world_size",
     "samples_per_step",
@@ -38,11 +36,9 @@ PARTS = (
     "best",
     "defines",
     "model",
-    "gradient_orders",
-    "grad_scaler",
     "ranks",
 )
-"""What every state has; the component that a part belongs to checks it when it is restored."""
+"""What every state has beside the components of `training/components.py`, which check theirs."""
 _REMEDY = (
     "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
     "(experiment.ckpt_path)."

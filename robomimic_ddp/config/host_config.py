@@ -36,8 +36,8 @@ OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
 
 
-def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the host's locked config for a dot-list, and the flags load_from, debug, resume."""
+def build_config(arguments: Sequence[str]) -> Any:
+    """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
     given = dotlist.parse_dotlist(arguments, USAGE)
@@ -75,7 +75,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     if flags["debug"]:
         _shorten(config)
     config.lock()
-    return config, flags
+    return config
 
 
 def _refuse_resolvers(settings: Mapping, path: Any) -> None:
@@ -98,15 +98,24 @@ def config_of_job(
     """
     json_config.read_json(file, "--config ")
     try:
-        config, _ = build_config([f"load_from={paths.expanded(file)}", *words])
+        config = build_config([f"load_from={paths.expanded(file)}", *words])
     except ImportError as error:
         raise ConfigError(
             f"--config {file}: its keys cannot be compared with the host's config: {error}. Use "
             "the Python that trains."
         ) from error
+    return config, checked_options(config, environment)
+
+
+def checked_options(
+    config: Any, environment: Mapping[str, str] | None = None
+) -> options.ResolvedOptions:
+    """Return the options of a finished `config`. Raises ConfigError and OptionError for what no
+    rank would train with.
+    """
     host_keys.require_possible(config)
     notes = notes_of(config)
-    return config, options.resolve(notes.command_line_options, environment, notes.file_options)
+    return options.resolve(notes.command_line_options, environment, notes.file_options)
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:

@@ -149,7 +149,8 @@ class _Epoch:
         if options.debug and not self.validates:
             yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
-            yield self.run.heartbeat.in_epoch(self.number)
+            length = self.done_before, self.steps, self.run.last_epoch
+            yield self.run.heartbeat.in_epoch(self.number, *length)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import terminal
-from robomimic_ddp.config import learning_rate, machine, memory, paths, tree
+from robomimic_ddp.config import learning_rate, machine, memory, net_sizes, paths, tree
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.verify import data_fingerprint
@@ -57,6 +57,7 @@ def lines(run: Any) -> Iterator[str]:
     yield from _validation(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.nets:
+        yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
         yield f"memory: {_state(run)}"
     if run.steps is not None:
         yield f"precision: {run.steps.precision}"
@@ -65,6 +66,10 @@ def lines(run: Any) -> Iterator[str]:
         yield f"run directory: {run.directory}"
         yield _saving(run.options.values.save_seconds)
         yield from _disk(run)
+
+
+def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:
+    return ((name, value.shape) for net in run.nets for name, value in net.named_parameters())
 
 
 def _state(run: Any) -> str:

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import file_check, state_file
-from robomimic_ddp.commands import ckpt
+from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.errors import CheckpointError
 
 
@@ -335,7 +335,7 @@ def test_a_path_that_torch_cannot_open(write, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pth")
     os.rename(write(), path)
     with pytest.raises(CheckpointError, match="its path is not UTF-8, .* Rename the"):
-        ckpt.read(path)
+        contents.read(path)
 
 
 def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):

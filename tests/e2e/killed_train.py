@@ -58,9 +58,9 @@ class Killer:
             self.at(f"SIGTERM:{self.steps}", signal.SIGTERM, process=os.getppid())
         return train_on_batch(*args, **kwargs)
 
-    def save(self, save: Any, obj: Any, path: Any) -> None:
+    def save(self, save: Any, obj: Any, path: Any, **options: Any) -> None:
         if Path(path).name != "ddp_state.pth":
-            return save(obj, path)
+            return save(obj, path, **options)
         self.saves += 1
         if self.due(f"save:{self.saves}"):
             import torch
@@ -74,10 +74,10 @@ class Killer:
 
             torch.save = half
             try:
-                return save(obj, path)
+                return save(obj, path, **options)
             finally:
                 torch.save = write
-        return save(obj, path)
+        return save(obj, path, **options)
 
     def at(
         self,

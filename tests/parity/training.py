@@ -17,7 +17,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from robomimic_ddp import api, train_rlds
+from robomimic_ddp import api
+from robomimic_ddp.config import host_config
 from robomimic_ddp.distributed import fsdp, host_algo
 from robomimic_ddp.training import run_inputs, session
 from tests.configs import write_config
@@ -111,7 +112,7 @@ def build(settings: str) -> SimpleNamespace:
     import robomimic.utils.train_utils as TrainUtils
     from robomimic.algo import algo_factory
 
-    config, _ = train_rlds.build_config([f"load_from={settings}"])
+    config = host_config.build_config([f"load_from={settings}"])
     run_inputs.fill_rlds_data(config)
     np.random.seed(config.train.seed)
     torch.manual_seed(config.train.seed)
@@ -228,7 +229,7 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
 def train_on_rank(job: Job) -> dict:
     """Collective: the job through the patched host's own lines; losses are this rank's."""
     use_host(job.host)
-    config, _ = train_rlds.build_config([f"load_from={job.settings}"])
+    config = host_config.build_config([f"load_from={job.settings}"])
     with job.changes(), session.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)

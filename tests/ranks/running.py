@@ -16,7 +16,7 @@ from tests.ranks.toy import make_algo, step
 
 
 class WritesAtOnce(Writer):
-    """In the calling thread: what was saved can be read at once, and faults of this thread count."""
+    """In the calling thread: what was saved can be read at once, faults of this thread count."""
 
     def put(self, name, write, failed, held=False):
         try:

@@ -53,7 +53,8 @@ def told(options: dict, plants: dict[str, Callable]) -> list[str]:
         (
             {},
             {"construction": learns_nothing},
-            "verified: gradients equal on 2 ranks (mean not proven: all zero); random states differ",
+            "verified: gradients equal on 2 ranks (mean not proven: all zero); "
+            "random states differ",
         ),
         ({"verify": "false"}, {}, None),
     ],

@@ -1,10 +1,8 @@
-"""`robomimic-ddp ckpt show|convert|average`: shows, converts and averages checkpoints."""
+"""What is inside a checkpoint, in words, in another layout, and the mean of several."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +12,9 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import file_check, require_complete, weights
-from robomimic_ddp.config import paths, tree
+from robomimic_ddp.config import net_sizes, paths, tree
 from robomimic_ddp.distributed import atomic_files
-from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.errors import CheckpointError
 
 WRAPPED = "module"
 """The component that DataParallel adds to a net's keys, and DROID's hosts keep."""
@@ -26,64 +23,6 @@ _DECIDES = re.compile(
     r"num_data_workers|cuda)$)"
 )
 """Settings that checkpoints of one run have in common, also after it was resumed."""
-
-
-def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declare the arguments of `robomimic-ddp ckpt`."""
-    actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
-    show = actions.add_parser("show", help="what is inside")
-    show.add_argument("path")
-    show.add_argument("--keys", action="store_true", help="also every key with its shape")
-    convert = actions.add_parser("convert", help="the same weights in another layout")
-    convert.add_argument("path")
-    average = actions.add_parser("average", help="the mean of several checkpoints' weights")
-    average.add_argument("paths", nargs="+", metavar="path")
-    for sub in (convert, average):
-        sub.add_argument("-o", "--output", required=True, help="the file; .safetensors or .pth")
-        sub.add_argument(
-            "--layout",
-            choices=("keep", "plain", "host"),
-            default="keep",
-            help="plain: nets without `module.` in their keys; host: with it, as DataParallel "
-            "hosts (DROID's family) write them",
-        )
-        sub.add_argument("--force", action="store_true", help="replace the file if there is one")
-        sub.add_argument("--ema", action="store_true", help="the averaged weights only, as nets")
-
-
-def run(command: str, args: argparse.Namespace) -> int:
-    """Run the command. Raises CheckpointError and UsageError."""
-    if args.action == "show":
-        content = read(args.path)
-        for line in described(content, args.path, args.keys):
-            say(line)
-        return EXIT_DONE
-    sources = [args.path] if args.action == "convert" else args.paths
-    output = paths.expanded(args.output)
-    if output.suffix not in (".pth", ".pt", ".ckpt", ".safetensors"):
-        raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
-    reason = paths.why_not_writable(output.parent)
-    if reason is not None:
-        raise UsageError(f"--output {args.output!r} cannot be written to: {reason}.")
-    if any(paths.expanded(source).resolve() == output.resolve() for source in sources):
-        raise UsageError(
-            f"--output {args.output!r} is the checkpoint that is read, and what the new file "
-            "leaves out would be lost. Name another file."
-        )
-    if os.path.lexists(output) and not args.force:
-        raise UsageError(
-            f"--output {args.output!r} is there already. Name another file, or replace it with "
-            "--force."
-        )
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise weights.save_error(output, error) from error
-    content = averaged([read(path) for path in sources], sources)
-    content = converted(content, args.layout, args.ema, sources[0])
-    _write(content, output, sources[0])
-    say(f"{output}: {', '.join(_parts(content))}")
-    return EXIT_DONE
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -159,6 +98,8 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             yield f"  {net}: {_count(members):,}"
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
+    nets = _tensors(content["model"]).get("nets", {}).items()
+    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), _config(content))])
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
         yield f"also: {', '.join(map(str, others))}"
@@ -299,7 +240,8 @@ def _count(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(value.numel() for value in tensors.values())
 
 
-def _parts(content: Mapping[str, Any]) -> Iterator[str]:
+def parts(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parts of a checkpoint and their sizes."""
     for part, tensors in _tensors(content["model"]).items():
         yield f"{part} ({_count(tensors):,} numbers)"
 
@@ -312,7 +254,16 @@ def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _write(content: Mapping[str, Any], output: Path, name: str) -> None:
+def make_folder(output: Path) -> None:
+    """Make the folder of the file that `write` will make, before what takes long."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise weights.save_error(output, error) from error
+
+
+def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
+    """Write a checkpoint, read from `name`. Raises CheckpointError if that fails."""
     if output.suffix != ".safetensors":
         weights.save(dict(content), output, follow=False)
         return
