@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 

@@ -103,9 +103,7 @@ class Verifier(step_hooks.StepHook):
             self._means[name] = gradient_means.watch(self.algo, optimizer, self.options.comm)
             averaging = optimizer_ddp.of(optimizer)
             if averaging is not None:
-                averaging.after_averaging = partial(
-                    self._means[name].read_again, averaging.reduced
-                )
+                averaging.after_averaging = partial(self._means[name].read_again, averaging.reduced)
             self._watch_steps(name, optimizer)
         self._undo.enter_context(step_hooks.installed(self.algo, [self]))
 
