@@ -161,8 +161,8 @@ class OptimizerDDP:
         raise WrapError(
             f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
             f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between: "
-            "each rank changed its own, and their mean is not the gradient of one process. Expected "
-            "torch.nn.utils.clip_grad_norm_(...), called by that name, or "
+            "each rank changed its own, and their mean is not the gradient of one process. "
+            "Expected torch.nn.utils.clip_grad_norm_(...), called by that name, or "
             "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip the mean. "
             "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
             "net(...)."
