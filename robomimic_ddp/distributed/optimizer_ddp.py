@@ -8,11 +8,14 @@ was computed with. Gradients that reach other optimizers' parameters in that pas
 reducers do not expect any, and the host drops them before those optimizers' own pass.
 
 A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
-the step, which is exact where nothing has changed the gradients in between.
+the step, or just before torch's functions clip the gradients. Gradients that anything else has
+changed in between are refused: their mean is not the gradient of one process.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, host_algo, parallel, watchdog
 from robomimic_ddp.errors import WrapError
 
@@ -63,6 +67,10 @@ class OptimizerDDP:
         self._prepared = self._agreed = False
         self.averages_in_step = False
         """Whether the latest gradients were averaged before the step, not in the backward pass."""
+        self.after_averaging: Callable[[], None] | None = None
+        """Called when gradients were averaged so, before anything clips them."""
+        self._is_averaged = False
+        """Whether they were, since the latest backward pass."""
         self._grad_versions: dict[int, int] = {}
         """Of each gradient, by its parameter, when the host's own backward pass had written it."""
         whole = [one for one in parameters if isinstance(one, nn.Parameter)]
@@ -102,6 +110,7 @@ class OptimizerDDP:
         """Notes the version of its gradient whenever a backward pass has written it."""
 
         def note(*_: Any) -> None:
+            self._is_averaged = False
             if parameter.grad is not None:  # a pass may bring nothing here
                 self._grad_versions[id(parameter)] = parameter.grad._version
 
@@ -111,12 +120,21 @@ class OptimizerDDP:
         handle = writer.register_hook(note)
         self._watched.callback(lambda kept: handle.remove(), writer)
 
+    def average_before_clipping(self) -> None:
+        """Collective: gradients of a plain backward pass become the mean over ranks, once."""
+        if self._prepared or self._is_averaged:
+            return
+        self._agree("before the step")
+        self._require_unchanged()
+        self._average()
+        self._is_averaged = True
+        if self.after_averaging is not None:
+            self.after_averaging()
+
     def _before_step(self, *_: Any) -> None:
-        self.averages_in_step, self._prepared = not self._prepared, False
-        if self.averages_in_step:
-            self._agree("before the step")
-            self._require_unchanged()
-            self._average()
+        self.averages_in_step = not self._prepared
+        self.average_before_clipping()
+        self._prepared = self._is_averaged = False
 
     def _agree(self, way: str) -> None:
         """Collective once: ranks that average in two ways would send each other what is no match,
@@ -142,11 +160,12 @@ class OptimizerDDP:
             return
         raise WrapError(
             f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
-            f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between "
-            "(clipped, scaled): each rank changed its own, and their mean is not the gradient of "
-            "one process. Expected TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), "
-            "which clips the mean. Call that for this loss, or put DDPUtils.parallel(net) around "
-            "the net and call it by net(...)."
+            f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between: "
+            "each rank changed its own, and their mean is not the gradient of one process. "
+            "Expected torch.nn.utils.clip_grad_norm_(...), called by that name, or "
+            "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip the mean. "
+            "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
+            "net(...)."
         )
 
     def _average(self) -> None:
@@ -180,6 +199,21 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
             _made[optimizer] = one = OptimizerDDP(name, optimizer, loose, ddp_options)
             undo.callback(_made.pop, optimizer, None)
             undo.callback(one.remove)
+    if among(algo):
+        for module in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                clip = functools.partial(_clip_mean, algo, getattr(module, name))
+                undo.enter_context(swapped(module, name, clip))
+
+
+def _clip_mean(algo: Any, clip: Callable, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    """Collective where gradients of a plain backward pass are clipped: the mean is."""
+    clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    known = set(map(id, clipped))
+    for averaging in among(algo):
+        if not known.isdisjoint(map(id, averaging.reduced)):
+            averaging.average_before_clipping()
+    return clip(clipped, *args, **kwargs)
 
 
 def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:

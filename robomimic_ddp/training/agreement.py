@@ -100,4 +100,4 @@ def make_plain_tensors_equal(model: Any) -> str | None:
         tensors[name].detach().copy_(sent)
     if not unequal:
         return None
-    return f"as rank 0 has them, on all ranks: {', '.join(unequal)} (they differed)"
+    return f"made equal on all ranks, to rank 0's: {', '.join(unequal)}"

@@ -101,6 +101,9 @@ class Verifier(step_hooks.StepHook):
         self._buffers = self._buffer_sums()
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._means[name] = gradient_means.watch(self.algo, optimizer, self.options.comm)
+            averaging = optimizer_ddp.of(optimizer)
+            if averaging is not None:
+                averaging.after_averaging = partial(self._means[name].read_again, averaging.reduced)
             self._watch_steps(name, optimizer)
         self._undo.enter_context(step_hooks.installed(self.algo, [self]))
 
@@ -284,7 +287,7 @@ class Verifier(step_hooks.StepHook):
             *data_fingerprint.share(self.train_loader),
         ]
         evidence.require()
-        why_not, complaints = self._compare_means(name, optimizer)
+        why_not, complaints = self._compare_means(name)
         Evidence(evidence.when, complaints=complaints).require()
         if why_not != gradient_means.NOT_FINITE:  # fp16 may overflow; the next step is compared
             self._means.pop(name).stop()
@@ -295,11 +298,9 @@ class Verifier(step_hooks.StepHook):
         self._unstepped.discard(name)
         self.proven.update(gradients_equal=True, noise_differs=True)
 
-    def _compare_means(self, name: str, optimizer: Any) -> tuple[str | None, list[str]]:
+    def _compare_means(self, name: str) -> tuple[str | None, list[str]]:
         """Collective: why the optimizer's gradients are not proven to be the mean, complaints."""
-        means, averaging = self._means[name], optimizer_ddp.of(optimizer)
-        if averaging is not None and averaging.averages_in_step:
-            means.read_again(averaging.reduced)
+        means = self._means[name]
         self._are_changed |= means.are_changed()
         return means.compare()
 

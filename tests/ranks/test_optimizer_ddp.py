@@ -137,19 +137,77 @@ def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
         assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
 
 
-def clip_then_step() -> None:
+CLIPPED = 1e-3
+
+
+def step_with_clipping(algo, x, clip) -> None:
+    """Two optimizers after one backward; as hosts clip that do not call backprop_for_loss."""
+    parts = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    optimizers = {"actor": algo.optimizers["actor"], "critic": algo.optimizers["critic"][0]}
+    for optimizer in optimizers.values():
+        optimizer.zero_grad()
+    for part in x.chunk(2):  # accumulates
+        parts["critic"](torch.tanh(parts["actor"](part))).pow(2).mean().backward()
+    clip(parts["actor"].parameters(), CLIPPED)
+    clip(parts["critic"].weight, CLIPPED)
+    clip(parts["critic"].bias, CLIPPED)
+    for optimizer in optimizers.values():
+        optimizer.step()
+
+
+def clip_by_norm(parameters, bound) -> None:
+    nn.utils.clip_grad_norm_(parameters, bound)
+
+
+def clip_by_value(parameters, bound) -> None:
+    nn.utils.clip_grad.clip_grad_value_(parameters, bound)
+
+
+def clip_nothing(parameters, bound) -> None:
+    """To see that the others do."""
+
+
+def train_with_clipping(world_size: int, clip) -> torch.Tensor:
+    """Collective on `world_size` ranks; in this process, with all samples, if that is 0."""
+    algo, rank, all_ranks = make_algo(), group.rank(), world_size or 2
+    sgd = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    algo.optimizers = {
+        "actor": torch.optim.SGD(sgd["actor"].parameters(), 1.0),
+        "critic": [torch.optim.SGD(sgd["critic"].parameters(), 1.0)],
+    }
+    functions = nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_
+    with ExitStack() as undo:
+        if world_size:
+            optimizer_ddp.build(algo, Options(), undo)
+        for x in batches(all_ranks):
+            own = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
+            step_with_clipping(algo, own, clip)
+    assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_) == functions
+    return moved(algo)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("clip", [clip_by_norm, clip_by_value])
+def test_torchs_functions_clip_the_mean_after_a_plain_backward(ranks, clip):
+    expected = train_with_clipping(0, clip)
+    assert not torch.allclose(expected, train_with_clipping(0, clip_nothing))
+    for trained in ranks.run(train_with_clipping, 2, clip):
+        assert torch.allclose(trained, expected, rtol=1e-12, atol=1e-15)
+
+
+def scale_then_step() -> None:
     algo = make_algo()
     with ExitStack() as undo:
         optimizer_ddp.build(algo, Options(), undo)
         algo.nets["actor"](torch.ones(2, 4, dtype=torch.float64)).sum().backward()
-        nn.utils.clip_grad_norm_(algo.nets["actor"].parameters(), 0.1)
+        algo.nets["actor"].weight.grad.clamp_(-0.1, 0.1)
         algo.optimizers["actor"].step()
 
 
-def test_gradients_clipped_before_they_are_averaged_are_refused(ranks):
+def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
     with pytest.raises(RankError) as caught:
-        ranks.run(clip_then_step)
-    for word in ("WrapError", "optimizer actor", "clips the mean", "backprop_for_loss"):
+        ranks.run(scale_then_step)
+    for word in ("WrapError", "optimizer actor", "clip the mean", "backprop_for_loss"):
         assert word in str(caught.value)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.training import agreement
 from tests.faults.toy_run import ToyJob, train
 
 
@@ -42,7 +43,7 @@ def trained() -> tuple[dict, dict, list]:
     return before, kept(job), job.algo.rank_rows.tolist()
 
 
-def test_every_rank_has_the_main_ranks(ranks, capfd):
+def test_every_rank_has_the_main_ranks(ranks):
     (first, after, own), (second, other, others) = ranks.run(trained, world_size=2)
     assert set(first) == {
         *("self.clusters.bins", "self.clusters.columns", "self.clusters.flags"),
@@ -51,3 +52,16 @@ def test_every_rank_has_the_main_ranks(ranks, capfd):
     assert all(first[name] != second[name] for name in first)
     assert after == first and other == first
     assert own == [0.0, 0.0] and others == [1.0, 1.0]
+
+
+def told(longer: int) -> str | None:
+    algo = SimpleNamespace(bins=torch.full((2,), group.rank()), same=torch.ones(2))
+    algo.history = [torch.ones(1 + longer * group.rank())]
+    return agreement.make_plain_tensors_equal(algo)
+
+
+def test_the_user_is_told(ranks):
+    """Tensors of another shape are left to `ddp.verify`."""
+    for longer in (0, 1):
+        lines = ranks.run(told, longer, world_size=2)
+        assert lines == ["made equal on all ranks, to rank 0's: self.bins"] * 2
