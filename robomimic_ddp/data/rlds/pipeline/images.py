@@ -1,14 +1,23 @@
-"""Decodes and resizes camera frames."""
+"""Decodes and resizes camera frames, to the pixels of TensorFlow."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, plain_resize, resize_frame
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, resize_frame
+from robomimic_ddp.errors import DataError
+
+_JPEG = b"\xff\xd8\xff"
+_CUT_OFF = "Premature end"
+_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
+
+
+class RecordError(ValueError):
+    """A record, or a frame in it, that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -25,38 +34,80 @@ class PictureSize:
         return self.height, self.width
 
 
+def require_decoders() -> None:
+    """Raises DataError if a library is missing that reads records and frames."""
+    try:
+        import google_crc32c  # noqa: F401
+        import PIL  # noqa: F401
+        import simplejpeg  # noqa: F401
+    except ImportError as error:
+        raise DataError(f"RLDS data cannot be read: {error}. {_INSTALL}") from error
+
+
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
-    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
-    tf = import_tensorflow()
-    if not len(frames):
-        return np.zeros((0, *size.pixels, 3), np.uint8)
-    resized = [resize_frame(tf.constant(frame), size.pixels, size.filter) for frame in frames]
-    return np.stack([frame.numpy() for frame in resized])
+    """uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
+    resized = np.zeros((len(frames), *size.pixels, 3), np.uint8)
+    for number, frame in enumerate(frames):
+        resized[number] = resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter)
+    return resized
 
 
-def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any) -> Any:
-    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N to `counter`.
-    stored: (height, width) of the feature.
+def decode(data: bytes, stored: tuple[int | None, ...] = (None, None)) -> np.ndarray:
+    """JPEG, PNG, GIF or BMP bytes -> uint8 [h, w, 3]. stored: (height, width) of the feature, None
+    for any. Raises RecordError for another size, and for what cannot be decoded.
     """
-    tf = import_tensorflow()
-    with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
-        encoded = tf.identity(encoded)
-    return tf.map_fn(
-        lambda data: decode_one(data, stored, size),
-        encoded,
-        fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
-        parallel_iterations=1,  # batches are made in parallel
+    frame = _decoded_jpeg(data) if data[:3] == _JPEG else _decoded(data)
+    if any(wanted not in (None, found) for wanted, found in zip(stored, frame.shape)):
+        height, width, _ = frame.shape
+        raise RecordError(
+            f"the image has {height}x{width} pixels, not the {stored[0]}x{stored[1]} of the "
+            "metadata"
+        )
+    return frame
+
+
+def decode_resized(data: bytes, stored: tuple[int | None, ...], size: PictureSize) -> np.ndarray:
+    """`decode`, as uint8 [height, width, 3]."""
+    return resize_frame(decode(data, stored), size.pixels, size.filter)
+
+
+def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
+    """uint8 [h, w, 3] -> JPEG, the bytes that TensorFlow makes of it."""
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(frame).save(
+        written, "JPEG", quality=quality, subsampling="4:2:0", dpi=(300, 300)
     )
+    return written.getvalue()
 
 
-def decode_one(data: Any, stored: tuple[int | None, ...], size: PictureSize) -> Any:
-    """TensorFlow: one of `decode`'s images, uint8 [height, width, 3]."""
-    tf = import_tensorflow()
-    # As in tensorflow-datasets, for the same pixels.
-    frame = tf.io.decode_image(data, channels=3, expand_animations=False)
-    if None in stored:
-        frame.set_shape([None, None, 3])
-        return plain_resize(frame, size.pixels, size.filter)
-    # One by one, so that a frame stays in the processor's cache, and its pixels do not depend on
-    # the batch.
-    return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
+def _decoded_jpeg(data: bytes) -> np.ndarray:
+    import simplejpeg
+
+    options = {"fastdct": True}  # TensorFlow's choice
+    try:
+        return simplejpeg.decode_jpeg(data, **options)
+    except ValueError as error:
+        message = str(error)
+    try:  # as TensorFlow, which takes a file with a few bytes too many, but no file that is cut off
+        if _CUT_OFF not in message:
+            return simplejpeg.decode_jpeg(data, strict=False, **options)
+    except ValueError as error:
+        message = str(error)
+    raise RecordError(f"it is no complete JPEG: {message}")
+
+
+def _decoded(data: bytes) -> np.ndarray:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.array(image.convert("RGB"))
+    # Pillow raises many things for damaged data.
+    except Exception as error:
+        raise RecordError(f"it is no image that can be decoded: {_one_line(error)}") from error
+
+
+def _one_line(error: Any) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
