@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import (
     damaged_data,
-    episode_parser,
     offsets_of,
     read_records,
 )
 from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
     is_number,
     is_picture,
     step_features,
 )
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 SHEET_EPISODES, SHEET_FRAMES = 3, 6
@@ -84,7 +84,7 @@ def read(source: Source, most: int) -> list[Episode]:
     pictures, words, steps = cameras(source), language(source), steps_of(source)
     names = [*([words] if words else []), *pictures]
     names = names or [min(steps, key=lambda name: None in steps[name].shape)]
-    parse = episode_parser(source.features, names)
+    parse = EpisodeParser(source.features, names)
     numbers, count = _chosen(source, most)
     files = [source.files[number] for number in numbers]
     places = [
@@ -95,13 +95,13 @@ def read(source: Source, most: int) -> list[Episode]:
     episodes: list[Episode] = []
     rows = read_records(files, places, lambda raw: (parse(raw),), _THREADS, skip=False)
     try:
-        for *_, episode in rows.as_numpy_iterator():
+        for *_, episode in rows:
             length = len(episode[names[0]])
             texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
             is_shown = length and len(episodes) < SHEET_EPISODES
             frames = _frames(episode, pictures, length) if is_shown else {}
             episodes.append(Episode(length, texts, frames))
-    except import_tensorflow().errors.OpError as error:
+    except RecordError as error:
         doing, remedy = f"reading {source.folder}", "ddp.skip_corrupt=true"
         rest = files[places[len(episodes)][0] :]
         raise damaged_data(error, rest, doing, source.features, names, remedy) from error
@@ -120,15 +120,8 @@ def _chosen(source: Source, most: int) -> tuple[Sequence[int], int | None]:
 
 
 def _frames(episode: Mapping[str, Any], pictures: list[str], length: int) -> dict[str, list]:
-    decode = import_tensorflow().io.decode_image
     steps = sorted({(length - 1) * n // (SHEET_FRAMES - 1) for n in range(SHEET_FRAMES)})
-    return {
-        name: [
-            (step, decode(episode[name][step], 3, expand_animations=False).numpy())
-            for step in steps
-        ]
-        for name in pictures
-    }
+    return {name: [(step, decode(episode[name][step])) for step in steps] for name in pictures}
 
 
 def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:

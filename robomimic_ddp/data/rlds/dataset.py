@@ -13,7 +13,8 @@ import numpy as np
 
 from robomimic_ddp.data.language.embeddings import Embeddings
 from robomimic_ddp.data.rlds.index import normalization, prepared
-from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_read
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
+from robomimic_ddp.data.rlds.index.records import step_features_read
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
 from robomimic_ddp.data.rlds.order import partition
@@ -170,7 +171,7 @@ class RLDSDataset:
         )
         return WindowSettings(
             tuple(str(path) for path in self.source.files),
-            episode_parser(self.source.features, names),
+            EpisodeParser(self.source.features, names),
             self.fields,
             self.shape,
             self.size,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
     damaged_data,
-    episode_parser,
     offsets_of,
     read_records,
     record_offsets,
@@ -25,10 +25,10 @@ from robomimic_ddp.data.rlds.index.statistics import (
     moments,
     sampled_steps,
 )
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import passes
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 
@@ -58,7 +58,6 @@ def make_index(
     Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such
     episodes are left out. add: takes the numbers of bytes that were read.
     """
-    tf = import_tensorflow()
     paths = source.files
     files = range(len(paths)) if files is None else files
     places = [
@@ -69,10 +68,10 @@ def make_index(
     records = read_records(paths, places, describer(source, fields), threads, skip_corrupt)
     rows = []
     try:
-        for file, offset, size, *described in records.as_numpy_iterator():
+        for file, offset, size, *described in records:
             rows.append((file, offset, *described))
-            add(int(size) + FRAMING_BYTES)
-    except tf.errors.OpError as error:
+            add(size + FRAMING_BYTES)
+    except RecordError as error:
         doing = f"making the index of {source.folder}"
         names = step_features_read(fields, with_images=False)
         more = (doing, source.features, names, "ddp.skip_corrupt=true")
@@ -154,29 +153,23 @@ def _require_finite(index: Index, source: Source) -> None:
             )
 
 
-def describer(source: Source, fields: Fields) -> Callable[[Any], tuple]:
-    """A graph function: a serialized episode -> its row of the index, without file and offset."""
-    tf = import_tensorflow()
+def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
+    """A function: a serialized episode -> its row of the index, without file and offset."""
     names = {*step_features_read(fields, False), *fields.judged}
-    parse = episode_parser(source.features, sorted(names))
+    parse = EpisodeParser(source.features, sorted(names))
 
-    def describe(serialized: Any) -> tuple:
+    def describe(serialized: bytes) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
-        length = tf.shape(actions)[0]
-        states = [
-            tf.reshape(part_values(episode, part), [length, part.size])
-            for part in fields.low_dim.values()
-        ]
-        state = tf.concat(states, -1) if states else tf.zeros([length, 0])
-        labelled, texts = tf.constant(False), tf.constant("")
+        length = len(actions)
+        states = [part_values(episode, part) for part in fields.low_dim.values()]
+        state = np.concatenate(states, -1) if states else np.zeros((length, 0), np.float32)
+        labelled, texts = False, b""
         if fields.language:
-            labelled = tf.reduce_any(tf.strings.length(episode[fields.language]) > 0)
-            different = tf.unique(episode[fields.language]).y
-            texts = tf.strings.reduce_join(different, separator=TEXT_END)
-        success = passes(fields.success, episode) if fields.success else tf.constant(True)
-        passed = [passes(one, episode) for one in fields.filters]
-        passed = tf.stack(passed) if passed else tf.zeros([0], tf.bool)
+            labelled = any(episode[fields.language])
+            texts = TEXT_END.join(dict.fromkeys(episode[fields.language]))
+        success = passes(fields.success, episode) if fields.success else True
+        passed = np.array([passes(one, episode) for one in fields.filters], bool)
         known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 

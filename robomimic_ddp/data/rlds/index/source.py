@@ -1,7 +1,4 @@
-"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata.
-
-TensorFlow is not imported until features are needed.
-"""
+"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
+from robomimic_ddp.data.rlds.pipeline.images import INSTALL, require_decoders
 from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
@@ -97,8 +94,14 @@ class Source:
 
     @cached_property
     def builder(self) -> Any:
-        """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
-        tfds = import_tensorflow_datasets()
+        """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata, or if a
+        library is missing.
+        """
+        require_decoders()
+        try:
+            import tensorflow_datasets as tfds
+        except ImportError as error:
+            raise DataError(f"RLDS data cannot be read: {error}. {INSTALL}") from error
         try:
             files.regular(self.folder / "features.json")
             return tfds.builder_from_directory(str(self.folder))

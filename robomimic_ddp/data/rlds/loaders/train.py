@@ -16,7 +16,7 @@ from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.iterator import Stream
+from robomimic_ddp.data.rlds.pipeline.engine import Batches
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.errors import DataError
 
@@ -50,7 +50,7 @@ class RLDSTrainLoader(RLDSLoader):
         )
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
-        self._stream: Stream | None = None
+        self._stream: Batches | None = None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
@@ -63,10 +63,10 @@ class RLDSTrainLoader(RLDSLoader):
         self._schedule = self.dataset.schedule(self._seed, first_pass, segments)
         self._plans: dict[int, PassPlan] = {}
 
-    def _reader(self) -> Stream:
+    def _reader(self) -> Batches:
         """The pipeline's elements; created with the first batch."""
         if self._stream is None:
-            self._stream = Stream(self._pipeline(self._groups))
+            self._stream = self._open(self._groups)
         return self._stream
 
     def _place(self) -> tuple[int, int]:

@@ -11,7 +11,6 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.iterator import Stream
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 
@@ -62,7 +61,6 @@ class RLDSValidLoader(Limited, RLDSLoader):
         self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
         self.windows = self._plan.pieces.windows
         super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
-        self._batches = self._pipeline()
 
     def _of(self, wanted: int) -> RLDSValidLoader:
         place = (self.rank, self.world_size, self.batching)
@@ -75,9 +73,12 @@ class RLDSValidLoader(Limited, RLDSLoader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.windows:
             return
-        stream = Stream(self._batches)
-        for _ in range(len(self)):
-            yield self._next(stream)
+        stream = self._open()
+        try:
+            for _ in range(len(self)):
+                yield self._next(stream)
+        finally:
+            stream.close()
 
     def _plan_of(self, part: int) -> PassPlan:
         return self._plan

@@ -13,7 +13,7 @@ from robomimic_ddp.errors import DataError
 
 _JPEG = b"\xff\xd8\xff"
 _CUT_OFF = "Premature end"
-_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
+INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
 class RecordError(ValueError):
@@ -41,7 +41,7 @@ def require_decoders() -> None:
         import PIL  # noqa: F401
         import simplejpeg  # noqa: F401
     except ImportError as error:
-        raise DataError(f"RLDS data cannot be read: {error}. {_INSTALL}") from error
+        raise DataError(f"RLDS data cannot be read: {error}. {INSTALL}") from error
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:

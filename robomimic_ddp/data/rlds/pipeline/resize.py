@@ -13,7 +13,6 @@ import ctypes
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +77,7 @@ def _weight(x: np.float32, name: str) -> np.float32:
 
 
 def _sine(x: np.float32) -> np.float32:
-    """The C library's float32 sine, which TensorFlow uses: 1 in 70 of the rounded double differs."""
+    """The C library's float32 sine, as in TensorFlow: 1 in 70 is not the rounded double."""
     return np.float32(_library().sinf(x))
 
 
