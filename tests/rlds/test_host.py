@@ -104,7 +104,7 @@ make, made, begun = PassPlan.block, [], threading.Event()
 
 def block(plan, *where):
     made.append(make(plan, *where))
-    if len(made) > 1:  # planned ahead, in a thread of TensorFlow's
+    if len(made) > 1:  # planned ahead, in another thread
         begun.set()
         time.sleep(1)
         print("PLANNED", file=sys.stderr, flush=True)
@@ -120,8 +120,7 @@ print("=== end of the program", file=sys.stderr, flush=True)
 
 def test_exit_is_silent_and_waits_for_a_plan(stored):
     """A process that ends with a loader still reading ahead says nothing and exits 0. The plan that
-    is being made is made to its end: a thread that wants Python while it is finalised is ended in
-    the middle of C++, which may abort or hang.
+    is being made is made to its end.
     """
     done = subprocess.run(
         [sys.executable, "-c", ENDS_WHILE_PLANNING, str(stored.folder), str(stored.cache)],

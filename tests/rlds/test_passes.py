@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -92,32 +91,6 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
     assert [loader.batching.threads for loader in loaders] == [12, 4, 2]
-
-
-def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypatch):
-    """Whatever else happens to a window, a frame or a record happens in TensorFlow."""
-    import tensorflow as tf
-
-    calls = Counter()
-
-    def counted(make):
-        def made(function, *arguments, **more):
-            def called(*values):
-                calls[function.__name__] += 1
-                return function(*values)
-
-            return make(called, *arguments, **more)
-
-        return made
-
-    for name in ("numpy_function", "py_function"):
-        monkeypatch.setattr(tf, name, counted(getattr(tf, name)))
-    monkeypatch.setattr(tf.data.Dataset, "from_generator", None)
-    train, _ = load()
-    loader = make_loader(train, 4, 0, 1, 5)
-    assert len(stream(loader, 10)) == 40
-    # Both once for a pass of so few windows, some passes ahead.
-    assert set(calls) == {"blocks_of", "block"} and max(calls.values()) < 10, calls
 
 
 def test_digests_tell_ranks_and_passes_apart(load):
