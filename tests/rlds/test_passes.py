@@ -53,8 +53,8 @@ def share_size(dataset, seed, number, rank, world):
 
 def plan_of(dataset, seed, number, rank, world):
     """What `rank` reads in pass `number` of a run that nothing changes."""
-    schedule = dataset.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
-    return dataset.part_plan(schedule, number, rank)
+    schedule = dataset.table.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
+    return dataset.table.part_plan(schedule, number, rank)
 
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):
@@ -137,7 +137,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
         assert len(batches) == len(loader) and all(len(batch) == 4 for batch in batches[:-1])
         assert batches == [batch["index"].tolist() for batch in loader]  # the same every time
         mine = list(itertools.chain(*batches))
-        assert sorted(mine) == sorted(planned(valid.valid_plan(rank, 3, None))) != mine
+        assert sorted(mine) == sorted(planned(valid.table.valid_plan(rank, 3, None))) != mine
         seen.extend(mine)
     assert len(seen) == len(set(seen)) == len(valid)
     ends = np.cumsum(LENGTHS)
@@ -152,7 +152,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
 def test_validation_plans_are_exact_at_every_world_size(load, world):
     _, valid = load(experiment={"validate": True}, validation_fraction=0.4)
     for most in (None, 1, 5, len(valid) - 1, 10_000):
-        plans = [valid.valid_plan(rank, world, most) for rank in range(world)]
+        plans = [valid.table.valid_plan(rank, world, most) for rank in range(world)]
         seen = list(itertools.chain(*(planned(plan) for plan in plans)))
         wanted = len(valid) if most is None else min(most, len(valid))
         assert len(seen) == len(set(seen)) == wanted
@@ -173,7 +173,7 @@ def test_a_rank_may_have_no_validation_batch(load):
     _, valid = load(experiment={"validate": True}, validation_fraction=0.01)
     assert len(valid) < 60
     world = len(valid) + 1
-    sizes = [len(planned(valid.valid_plan(rank, world, None))) for rank in range(world)]
+    sizes = [len(planned(valid.table.valid_plan(rank, world, None))) for rank in range(world)]
     assert sum(sizes) == len(valid) and sizes.count(0) == 1
     loader = make_loader(valid, 4, sizes.index(0), world, 0)
     assert len(loader) == 0 and list(loader) == []

@@ -1,4 +1,4 @@
-"""Reads and writes TFRecord files: records by byte offset, with their checksums."""
+"""Reads TFRecord files: records by byte offset, with their checksums."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +14,6 @@ from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.data.rlds.schema.features import flat_features, is_picture
 from robomimic_ddp.data.rlds.schema.fields import Fields
-from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
 
 FRAMING_BYTES = 16
@@ -62,21 +60,6 @@ def _read(data: Any, count: int) -> bytes:
     while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
         parts.append(data.read(count - sum(map(len, parts))))
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-@contextmanager
-def record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
-    """For the block: a function that takes records for the TFRecord file `target`, which appears at
-    its end. After an exception it is as before. Raises WriteError.
-    """
-    with must_be_written(target), atomic_open(target, "wb") as file:
-
-        def put(record: bytes) -> None:
-            length = len(record).to_bytes(8, "little")
-            for part in (length, masked_checksum(length), record, masked_checksum(record)):
-                file.write(part)
-
-        yield put
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:

@@ -143,10 +143,8 @@ class RLDSLoader:
 
     _parts: int | None
     """Number of parts; None: endless."""
-
-    def _plan_of(self, part: int) -> PassPlan:
-        """Return what this rank reads in `part`."""
-        raise NotImplementedError
+    _plan_of: Callable[[int], PassPlan]
+    """What this rank reads in a part. Can be pickled."""
 
     def _place(self) -> tuple[int, int]:
         """Return the part of the next batch, and how many windows of it were delivered."""

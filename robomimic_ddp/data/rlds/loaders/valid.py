@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
-from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
+from robomimic_ddp.data.rlds.window_table import the_plan
 
 
 class Limited:
@@ -58,8 +58,11 @@ class RLDSValidLoader(Limited, RLDSLoader):
         batching: Batching,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
+        self._plan = dataset.table.valid_plan(
+            rank, world_size, most_windows, batching.shuffle_buffer
+        )
         self.windows = self._plan.pieces.windows
+        self._plan_of = partial(the_plan, self._plan)
         super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
 
     def _of(self, wanted: int) -> RLDSValidLoader:
@@ -79,9 +82,6 @@ class RLDSValidLoader(Limited, RLDSLoader):
                 yield self._next(stream)
         finally:
             stream.close()
-
-    def _plan_of(self, part: int) -> PassPlan:
-        return self._plan
 
     def _place(self) -> tuple[int, int]:
         return 0, 0
