@@ -9,6 +9,7 @@ import torch
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Prefetcher, moved
+from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 
 class Recorder:
@@ -81,14 +82,11 @@ def test_tensors_share_the_memory_of_the_batch(load):
     from robomimic_ddp.data.rlds.loaders.base import to_torch
 
     train, _ = load()
-    batches = make_loader(train, 4, 0, 1, 5)._open()
-    raw = next(batches)
-    batches.close()
+    raw = next(make_loader(train, 4, 1, 2, 5)._open())
     batch = to_torch(raw)
-    pairs = [(batch[name], raw.arrays[name]) for name in ("actions", "pad_mask", "index")]
-    pairs += [(value, raw.arrays["obs"][key]) for key, value in batch["obs"].items()]
-    for ours, theirs in pairs:
-        assert ours.numpy().ctypes.data == theirs.ctypes.data and theirs.flags.writeable
+    tensors = {**batch, **{OBS + key: value for key, value in batch["obs"].items()}}
+    for name, array in raw.arrays.items():
+        assert tensors[name].numpy().ctypes.data == array.ctypes.data and array.flags.writeable
 
 
 @pytest.mark.gpu

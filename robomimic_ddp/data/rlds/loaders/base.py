@@ -9,27 +9,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.config import tree
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.diagnose import named_error
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
+from robomimic_ddp.data.rlds.loaders.remote import (
+    Delivered,
+    RemoteBatches,
+    SharedCounters,
+    reader_of_rank,
+)
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.engine import Batches, FrameCounters
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
-from robomimic_ddp.data.rlds.pipeline.windows import Batch
+from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 _SETTLING_SECONDS = 10.0
 
 
-def to_torch(batch: Batch, pin_memory: bool = False) -> dict[str, Any]:
+def to_torch(batch: Delivered, pin_memory: bool = False) -> dict[str, Any]:
     """Return a batch as torch tensors that share its memory."""
-
-    def convert(array: np.ndarray) -> torch.Tensor:
-        shared = torch.from_numpy(array)
-        return shared.pin_memory() if pin_memory else shared
-
-    delivered: dict[str, Any] = tree.mapped(convert, batch.arrays)
+    delivered: dict[str, Any] = {"obs": {}}
+    for name, array in batch.arrays.items():
+        tensor = torch.from_numpy(array)
+        tensor = tensor.pin_memory() if pin_memory else tensor
+        into = delivered["obs"] if name.startswith(OBS) else delivered
+        into[name.removeprefix(OBS)] = tensor
     texts = {text: text.decode("utf-8", "replace") for text in {*batch.language}}
     delivered["language"] = [texts[text] for text in batch.language]
     return delivered
@@ -49,7 +53,8 @@ class RLDSLoader:
     def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, batching: Batching):
         self.dataset, self.batching = dataset, batching
         self.rank, self.world_size = rank, world_size
-        self._counters = FrameCounters()
+        reader_of_rank()  # it starts while nets are built
+        self._counters = SharedCounters()
         self._ahead: Prefetcher | None = None
         self._device: torch.device | None = None
         self.frames_delivered = 0
@@ -96,7 +101,7 @@ class RLDSLoader:
             "frames_prefetched": prefetched,
         }
 
-    def _as_torch(self, raw: Batch) -> dict[str, Any]:
+    def _as_torch(self, raw: Delivered) -> dict[str, Any]:
         """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
         known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
@@ -108,7 +113,7 @@ class RLDSLoader:
             batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
-    def _next(self, stream: Batches) -> dict[str, Any]:
+    def _next(self, stream: RemoteBatches) -> dict[str, Any]:
         """Return the next batch, counted. Raises DataError for a record that cannot be read."""
         try:
             if self._ahead:
@@ -129,17 +134,10 @@ class RLDSLoader:
         )
         return batch
 
-    def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> Batches:
+    def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
         """Return the batches from the current position on (see `engine.Batches`)."""
-        return Batches(
-            self.dataset.settings,
-            self._plan_of,
-            self._parts,
-            self.batching,
-            self._counters,
-            self._place(),
-            groups,
-        )
+        arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
+        return RemoteBatches((*arguments, self._place(), groups), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""

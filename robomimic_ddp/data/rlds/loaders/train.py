@@ -14,9 +14,9 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
 from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
+from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
-from robomimic_ddp.data.rlds.pipeline.engine import Batches
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.data.rlds.window_table import PassPlans, batch_codes
 from robomimic_ddp.errors import DataError
@@ -51,7 +51,7 @@ class RLDSTrainLoader(RLDSLoader):
         )
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
-        self._stream: Batches | None = None
+        self._stream: RemoteBatches | None = None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
@@ -64,7 +64,7 @@ class RLDSTrainLoader(RLDSLoader):
         self._schedule = self.dataset.table.schedule(self._seed, first_pass, segments)
         self._plan_of = PassPlans(self.dataset.table, self._schedule, self.rank)
 
-    def _reader(self) -> Batches:
+    def _reader(self) -> RemoteBatches:
         """The pipeline's elements; created with the first batch."""
         if self._stream is None:
             self._stream = self._open(self._groups)

@@ -31,18 +31,30 @@ _FRAMES_AT_ONCE = 8
 
 
 class FrameCounters:
-    """Camera frames: `decoded` one by one, `batched` with their batch."""
+    """Camera frames, in `memory` of BYTES: `decoded` one by one, `batched` with their batch."""
 
-    def __init__(self) -> None:
-        self.decoded = self.batched = 0
+    BYTES = 16
+
+    def __init__(self, memory: Any) -> None:
+        self._frames = np.ndarray((2,), np.int64, memory)
         self._lock = threading.Lock()
+
+    @property
+    def decoded(self) -> int:
+        """Frames that were decoded."""
+        return int(self._frames[0])
+
+    @property
+    def batched(self) -> int:
+        """Frames of complete batches."""
+        return int(self._frames[1])
 
     def count(self, batch: Batch, decoded: int) -> None:
         """Count `decoded` frames of `batch`, and its frames with the last of them."""
         with self._lock:
-            self.decoded += decoded
+            self._frames[0] += decoded
             batch.missing -= decoded
-            self.batched += 0 if batch.missing else batch.frames
+            self._frames[1] += 0 if batch.missing else batch.frames
 
 
 class _Record(NamedTuple):
@@ -73,9 +85,9 @@ class Batches:
         plan_of: Callable[[int], PassPlan],
         parts: int | None,
         batching: Batching,
+        start: tuple[int, int],
+        groups: Callable[[int, int], np.ndarray] | None,
         counters: FrameCounters,
-        start: tuple[int, int] = (0, 0),
-        groups: Callable[[int, int], np.ndarray] | None = None,
     ) -> None:
         filtering()  # compiled once, before threads would do so
         self._settings, self._batching, self._counters = settings, batching, counters

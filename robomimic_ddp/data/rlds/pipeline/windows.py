@@ -11,6 +11,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
 from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode_resized
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
+from robomimic_ddp.data.rlds.pipeline.shared import OBS, Memory, place, views
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 
 
@@ -53,33 +54,42 @@ def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers
 
 
 class Batch:
-    """A batch of `windows`, whose `arrays` are complete once `decode` has filled in all `frames`:
-    see `RLDSLoader` for what is in it. language: bytes of each window; missing: frames to decode.
+    """A batch of `windows` in shared `memory`, complete once `decode` has filled in all `frames`:
+    the arrays of `layout`, see `RLDSLoader`. language: bytes of each window; missing: frames to
+    decode.
     """
 
     def __init__(self, settings: WindowSettings, windows: Sequence[Window], index: Any) -> None:
         self._settings = settings
-        shape, fields, size = settings.shape, settings.fields, settings.size
+        shape, fields = settings.shape, settings.fields
         count, stack = len(windows), shape.frame_stack
-        shapes = [(stack, *of_one) for of_one in fields.low_dim_shapes.values()]
-        shapes += [(shape.actions, fields.action_size), (shape.actions,)]
-        ends = np.cumsum([math.prod(of_part) for of_part in shapes])
+        states = {OBS + key: (stack, *of_one) for key, of_one in fields.low_dim_shapes.items()}
+        parts = {**states, "actions": (shape.actions, fields.action_size)}
+        pictures = (count, stack, *settings.size.pixels, 3)
+        arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
+            **{name: (np.float32, (count, *of_one)) for name, of_one in parts.items()},
+            **{OBS + key: (np.uint8, pictures) for key in fields.images},
+            "pad_mask": (np.bool_, (count, shape.actions)),
+            "index": (np.int64, (count,)),
+        }
+        size, self.layout = place(arrays)
+        self.memory = Memory(size)
+        made = views(self.memory.bytes, self.layout)
         packed = np.frombuffer(b"".join(window.numbers for window in windows), np.float32)
-        parts = np.split(packed.reshape(count, -1), ends[:-1], 1)
-        *states, actions, mask = (p.reshape(count, *s) for p, s in zip(parts, shapes))
-        obs = {key: state.copy() for key, state in zip(fields.low_dim_shapes, states)}
-        actions = (actions - settings.offset) / settings.scale
-        pictures = (count, stack, *size.pixels, 3)
-        self._cameras = [(key, np.empty(pictures, np.uint8)) for key in fields.images]
+        ends = np.cumsum([math.prod(of_one) for of_one in parts.values()])
+        *numbers, mask = np.split(packed.reshape(count, -1), ends, 1)
+        for name, values in zip(parts, numbers):
+            made[name][...] = values.reshape(made[name].shape)
+        actions = made["actions"]
+        actions -= settings.offset
+        actions /= settings.scale
+        np.clip(actions, -settings.limit, settings.limit, out=actions)
+        made["pad_mask"][...] = mask > 0
+        made["index"][...] = index
+        self._cameras = [(key, made[OBS + key]) for key in fields.images]
         self._frames = [window.frames for window in windows]
         self.frames = self.missing = len(self._cameras) * count * stack
         self.language = [window.language for window in windows]
-        self.arrays: dict[str, Any] = {
-            "obs": {**obs, **dict(self._cameras)},
-            "actions": np.clip(actions, -settings.limit, settings.limit),
-            "pad_mask": mask > 0,
-            "index": np.array(index, np.int64),
-        }
 
     def decode(self, first: int, end: int) -> int:
         """Fill in the frames with the numbers [first, end); return how many. Raises RecordError."""
