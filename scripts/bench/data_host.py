@@ -12,7 +12,7 @@ from typing import Any
 
 from robomimic_ddp.data.rlds.schema.actions import convert_part
 from robomimic_ddp.data.rlds.schema.features import flat_features
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_set import DataJob, open_dataset
 
 Tree = dict[str, Any]
@@ -61,7 +61,9 @@ class HostPipeline:
 
     def _episodes(self) -> Any:
         """tf.data of whole records by tensorflow-datasets: {"steps": {feature: [T, ...]}, ...}."""
-        tfds, threads = import_tensorflow_datasets(), self.job.threads
+        import tensorflow_datasets as tfds
+
+        threads = self.job.threads
         read = tfds.ReadConfig(
             skip_prefetch=True,
             num_parallel_calls_for_interleave_files=threads,

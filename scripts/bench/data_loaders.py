@@ -4,6 +4,7 @@ not start a thread of TensorFlow.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_host import HostPipeline, plain_resize
 from scripts.bench.data_set import OURS, DataJob, open_dataset
 
@@ -114,4 +115,4 @@ def _limit(job: DataJob, options: Any) -> Stream:
 
 
 env.quiet_tensorflow()
-import_tensorflow(), import_tensorflow_datasets()
+import_tensorflow(), importlib.import_module("tensorflow_datasets")

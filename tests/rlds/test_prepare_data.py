@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from robomimic_ddp import cli, files, terminal
 from robomimic_ddp.commands.prepare_data import job as job_module
@@ -18,7 +19,7 @@ from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import spec
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
@@ -27,7 +28,7 @@ from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
 from tests.rlds.tensorflow_pixels import resized
 from tests.tiers import slow_but
 
-tf, tfds = import_tensorflow(), import_tensorflow_datasets()
+tf = import_tensorflow()
 SMALL = (12, 20)
 WRIST = "observation/wrist_image_left"
 KEPT = ("observation/exterior_image_1_left", "observation/exterior_image_2_left")

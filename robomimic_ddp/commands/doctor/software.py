@@ -72,16 +72,16 @@ def check_torch(context: Context) -> Iterator[Finding]:
         yield _broken("torch", "torchvision", error, remedy)
 
 
-def check_tensorflow(context: Context) -> Iterator[Finding]:
-    tensorflow = context.probed["tensorflow"]
-    if version("tensorflow") is None and version("tensorflow-cpu") is None:
-        yield Finding("tensorflow", OK, f"not installed. Only RLDS data needs it: {WITH_RLDS}")
-    elif "error" in tensorflow:
-        message = f"it cannot be used: {tensorflow['error']}"
-        yield Finding("tensorflow", WARN, message, f"RLDS data is read with it: {WITH_RLDS}")
+def check_rlds(context: Context) -> Iterator[Finding]:
+    libraries = context.probed["tensorflow_datasets"]
+    if version("tensorflow-datasets") is None:
+        yield Finding("rlds", OK, f"its libraries are not installed. RLDS data needs {WITH_RLDS}")
+    elif "error" in libraries:
+        yield Finding("rlds", WARN, f"it cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
     else:
-        message = f"TensorFlow {tensorflow['version']} reads, and sees {tensorflow['gpus']} GPU(s)"
-        yield Finding("tensorflow", OK, message)
+        message = f"tensorflow-datasets {libraries['version']}, frames resized by "
+        remedy = f"numba resizes several times faster: {WITH_RLDS}."
+        yield judge("rlds", libraries["resized"] == "numba", message + libraries["resized"], remedy)
 
 
 def check_host(_: Context) -> Iterator[Finding]:

@@ -63,7 +63,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     for name, value, most in (("quality", args.quality, 100), ("workers", args.workers, 4096)):
         if value is not None and not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: expected a whole number from 1 to {most}.")
-    env.quiet_tensorflow()
     launch = env.read_launch_env()
     task, tasks = env.task_of_job(launch)
     say_once = say if launch.rank == 0 else lambda *_: None
