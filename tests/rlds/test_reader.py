@@ -95,7 +95,7 @@ def test_a_process_that_is_killed_is_one_clear_error(load):
 def test_no_memory_for_a_batch_is_one_clear_error(load):
     """Never a bus error: the memory is claimed before it is written."""
     train, _ = load()
-    loader = make_loader(train, 4, 0, 1, 5)
+    loader = make_loader(train, 60, 0, 1, 5)  # larger than what other tests have left
     reader = remote.reader_of_rank()
     _, most = resource.prlimit(reader.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(reader.pid, resource.RLIMIT_FSIZE, (1024, most))

@@ -114,9 +114,9 @@ def _preparer(job: Job) -> Callable[[bytes], tuple]:
             raise RecordError("numbers of steps differ")
         images, errors = [], []
         for name in job.changed:
-            frames = (decode_resized(data, job.stored[name], job.size) for data in episode[name])
-            encoded = []
-            for frame in frames:
+            encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
+            for data in episode[name]:
+                decode_resized(data, job.stored[name], job.size, frame)
                 encoded.append(encode_jpeg(frame, job.quality))
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))

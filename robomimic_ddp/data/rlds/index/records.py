@@ -43,13 +43,12 @@ def read_record(file: Any, offset: int) -> bytes:
             length = int.from_bytes(head[:8], "little")
             if len(head) < _HEAD_BYTES or masked_checksum(head[:8]) != head[8:]:
                 raise RecordError(f"its length at byte {offset} is damaged or cut off")
-            body = _read(data, length + _SUM_BYTES)
+            record, stored = _read(data, length), _read(data, _SUM_BYTES)
     except (OSError, OverflowError, MemoryError) as error:
         raise RecordError(f"{file} cannot be read: {error}") from error
-    if len(body) < length + _SUM_BYTES:
-        raise RecordError(f"it is cut off: {len(body)} of {length + _SUM_BYTES} bytes are there")
-    record = body[:length]
-    if masked_checksum(record) != body[length:]:
+    if len(stored) < _SUM_BYTES:
+        raise RecordError(f"it is cut off: {len(record)} of {length} bytes are there")
+    if masked_checksum(record) != stored:
         raise RecordError(f"its checksum at byte {offset} is wrong")
     return record
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import itertools
+import mmap
 import os
 import signal
 import socket
@@ -42,7 +44,8 @@ class Reader:
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
         self._numbers, self._lock = itertools.count(), threading.Lock()
-        self._owner, self._forgotten = os.getpid(), deque[int]()
+        self._owner, self._mapped = os.getpid(), dict[int, mmap.mmap]()
+        self._forgotten, self._freed = deque[int](), deque[int]()
         with theirs:  # not a fork: threads of this process may hold locks
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
@@ -71,8 +74,14 @@ class Reader:
         """The next batch. Raises RecordError, DataError, StopIteration."""
         (kind, *answer), descriptors = self._ask(("next", number))
         if kind == "batch":
-            layout, language = answer
-            return Delivered(views(attach(descriptors[0]), layout), language)
+            place, layout, language = answer
+            if descriptors:
+                self._mapped[place] = attach(descriptors[0])
+            memory = self._mapped[place]
+            # Exists as long as an array or a tensor in it.
+            batch = (ctypes.c_byte * len(memory)).from_buffer(memory)
+            weakref.finalize(batch, self._freed.append, place).atexit = False
+            return Delivered(views(batch, layout), language)
         if kind == "damaged":
             raise RecordError(answer[0])
         if kind == "failed":
@@ -108,6 +117,9 @@ class Reader:
             try:
                 while self._forgotten:
                     send(self._channel, ("close", self._forgotten.popleft()))
+                if request[0] == "next":
+                    freed = [self._freed.popleft() for _ in range(len(self._freed))]
+                    request = (*request, freed)
                 send(self._channel, request, descriptors)
                 return receive(self._channel) if answered else None
             except (EOFError, OSError) as error:

@@ -36,27 +36,44 @@ def _copy(values: Any, out: Any) -> None:
 
 @numba.njit
 def _add_taps(values: Any, starts: Any, weights: Any, out: Any) -> None:
-    """Filter float32 [n, lanes] along its first axis, taps added one by one."""
+    """Filter float32 [n, lanes] along its first axis, taps added one by one: four in one go through
+    memory, in the same order.
+    """
     count, lanes = values.shape
     for y in range(len(starts)):
         total, start = out[y], starts[y]
+        taps, tap = min(weights.shape[1], count - start), 0
         for lane in range(lanes):
             total[lane] = np.float32(0)
-        for tap in range(min(weights.shape[1], count - start)):
+        while tap + 3 < taps:
+            w0, w1 = weights[y, tap], weights[y, tap + 1]
+            w2, w3 = weights[y, tap + 2], weights[y, tap + 3]
+            v0, v1 = values[start + tap], values[start + tap + 1]
+            v2, v3 = values[start + tap + 2], values[start + tap + 3]
+            for lane in range(lanes):
+                two = (total[lane] + w0 * v0[lane]) + w1 * v1[lane]
+                total[lane] = (two + w2 * v2[lane]) + w3 * v3[lane]
+            tap += 4
+        while tap < taps:
             weight, source = weights[y, tap], values[start + tap]
             for lane in range(lanes):
                 total[lane] += weight * source[lane]
+            tap += 1
 
 
 @numba.njit
 def _transpose(values: Any, out: Any) -> None:
-    """Transpose [h, w], in blocks that stay in the processor's cache."""
+    """Transpose [h, w], in blocks of a fixed size, which LLVM makes vectors of."""
     height, width = values.shape
-    for top in range(0, height, _BLOCK):
-        for left in range(0, width, _BLOCK):
-            for x in range(left, min(left + _BLOCK, width)):
-                for y in range(top, min(top + _BLOCK, height)):
-                    out[x, y] = values[y, x]
+    high, wide = height - height % _BLOCK, width - width % _BLOCK
+    for top in range(0, high, _BLOCK):
+        for left in range(0, wide, _BLOCK):
+            for x in range(_BLOCK):
+                for y in range(_BLOCK):
+                    out[left + x, top + y] = values[top + y, left + x]
+    for y in range(height):
+        for x in range(wide if y < high else 0, width):
+            out[x, y] = values[y, x]
 
 
 @numba.njit
@@ -71,19 +88,21 @@ def _round(values: Any, out: Any) -> None:
 
 
 def _filtered(
-    frame: Any, row_starts: Any, row_weights: Any, column_starts: Any, column_weights: Any
-) -> Any:
-    """See `resize.filter_in_numpy`."""
-    height, width, colours = frame.shape
-    high, wide = len(row_starts), len(column_starts)
-    floats = np.empty((height, width * colours), np.float32)
-    rows = np.empty((high, width * colours), np.float32)
-    turned = np.empty((width, colours * high), np.float32)
-    columns = np.empty((wide, colours * high), np.float32)
-    out = np.empty((high, wide, colours), np.uint8)
+    frame: Any,
+    row_starts: Any,
+    row_weights: Any,
+    column_starts: Any,
+    column_weights: Any,
+    floats: Any,
+    rows: Any,
+    turned: Any,
+    columns: Any,
+    out: Any,
+) -> None:
+    """See `resize.filter_in_numpy`; the four before `out` are `resize.scratch`."""
+    high = len(row_starts)
     _copy(frame.reshape(frame.size), floats.reshape(floats.size))
     _add_taps(floats, row_starts, row_weights, rows)
-    _transpose(rows, turned.reshape(width * colours, high))
+    _transpose(rows, turned.reshape(rows.shape[1], high))
     _add_taps(turned, column_starts, column_weights, columns)
     _round(columns, out)
-    return out

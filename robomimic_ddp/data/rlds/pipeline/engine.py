@@ -22,6 +22,7 @@ from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.resize import filtering
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
+from robomimic_ddp.data.rlds.pipeline.shared import Pool
 from robomimic_ddp.data.rlds.pipeline.windows import Batch, Window, windows_of
 
 READERS = 8
@@ -88,9 +89,11 @@ class Batches:
         start: tuple[int, int],
         groups: Callable[[int, int], np.ndarray] | None,
         counters: FrameCounters,
+        pool: Pool,
     ) -> None:
         filtering()  # compiled once, before threads would do so
-        self._settings, self._batching, self._counters = settings, batching, counters
+        self._settings, self._batching = settings, batching
+        self._counters, self._memory = counters, pool
         self._store: dict[int, Window] = {}
         self._pool = ThreadPoolExecutor(batching.threads, "rlds-decode")
         self._planner = ThreadPoolExecutor(1, "rlds-plan")
@@ -138,7 +141,8 @@ class Batches:
         size = Quotas.group_size(first[2]) if self._grouped else self._batching.batch_size
         rows = [first, *itertools.islice(self._leaving, size - 1)]
         keys, index, _ = zip(*rows)
-        batch = Batch(self._settings, [self._taken(key) for key in keys], index)
+        windows = [self._taken(key) for key in keys]
+        batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
         futures = [self._pool.submit(self._decode, batch, start) for start in starts]
         self._coming.append(lambda: _finished(batch, futures))

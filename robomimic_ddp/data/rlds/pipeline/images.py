@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, resize_frame
 from robomimic_ddp.errors import DataError
 
 _JPEG = b"\xff\xd8\xff"
+_kept = threading.local()
 _CUT_OFF = "Premature end"
 INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
@@ -48,15 +50,18 @@ def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
     """uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
     resized = np.zeros((len(frames), *size.pixels, 3), np.uint8)
     for number, frame in enumerate(frames):
-        resized[number] = resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter)
+        resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter, resized[number])
     return resized
 
 
-def decode(data: bytes, stored: tuple[int | None, ...] = (None, None)) -> np.ndarray:
+def decode(
+    data: bytes, stored: tuple[int | None, ...] = (None, None), buffer: Any = None
+) -> np.ndarray:
     """JPEG, PNG, GIF or BMP bytes -> uint8 [h, w, 3]. stored: (height, width) of the feature, None
-    for any. Raises RecordError for another size, and for what cannot be decoded.
+    for any; buffer: memory for the pixels of a JPEG. Raises RecordError for another size, and for
+    what cannot be decoded.
     """
-    frame = _decoded_jpeg(data) if data[:3] == _JPEG else _decoded(data)
+    frame = _decoded_jpeg(data, buffer) if data[:3] == _JPEG else _decoded(data)
     if any(wanted not in (None, found) for wanted, found in zip(stored, frame.shape)):
         height, width, _ = frame.shape
         raise RecordError(
@@ -66,9 +71,21 @@ def decode(data: bytes, stored: tuple[int | None, ...] = (None, None)) -> np.nda
     return frame
 
 
-def decode_resized(data: bytes, stored: tuple[int | None, ...], size: PictureSize) -> np.ndarray:
-    """`decode`, as uint8 [height, width, 3]."""
-    return resize_frame(decode(data, stored), size.pixels, size.filter)
+def decode_resized(
+    data: bytes, stored: tuple[int | None, ...], size: PictureSize, out: np.ndarray
+) -> None:
+    """`decode` into `out`, uint8 [height, width, 3]."""
+    buffer = None
+    if stored == size.pixels:
+        buffer = out.reshape(-1)
+    elif None not in stored:  # new memory costs a third of a decoder's time
+        buffer = getattr(_kept, "pixels", None)
+        count = stored[0] * stored[1] * 3
+        if buffer is None or len(buffer) < count:
+            buffer = _kept.pixels = bytearray(count)
+    frame = decode(data, stored, buffer)
+    if not np.may_share_memory(frame, out):
+        resize_frame(frame, size.pixels, size.filter, out)
 
 
 def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
@@ -82,10 +99,11 @@ def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
     return written.getvalue()
 
 
-def _decoded_jpeg(data: bytes) -> np.ndarray:
+def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
     import simplejpeg
 
-    options = {"fastdct": True}  # TensorFlow's choice
+    # The faster transformation is TensorFlow's choice.
+    options = {"fastdct": True, "buffer": buffer}
     try:
         return simplejpeg.decode_jpeg(data, **options)
     except ValueError as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 from robomimic_ddp.data.rlds.pipeline.engine import Batches, FrameCounters
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
-from robomimic_ddp.data.rlds.pipeline.shared import attach, receive, send
+from robomimic_ddp.data.rlds.pipeline.shared import Pool, attach, receive, send
 
 _LOOK_SECONDS = 5.0
 """Between two looks whether the rank has ended without closing its end, which a child of it may
@@ -30,6 +30,7 @@ def serve(channel: socket.socket) -> None:
     """Answer requests until the rank closes its end."""
     parent = os.getppid()
     streams: dict[int, Batches] = {}
+    pool = Pool()
     while True:
         while not select.select([channel], [], [], _LOOK_SECONDS)[0]:
             if os.getppid() != parent:
@@ -38,17 +39,18 @@ def serve(channel: socket.socket) -> None:
             (request, number, *arguments), descriptors = receive(channel)
             if request == "open":
                 counters = FrameCounters(attach(descriptors[0]))
-                streams[number] = Batches(*arguments, counters=counters)
+                streams[number] = Batches(*arguments, counters=counters, pool=pool)
             elif request == "close":
                 streams.pop(number).close()
             else:
-                _answer(channel, streams[number])
+                pool.free(*arguments)
+                _answer(channel, streams[number], pool)
                 streams[number].fill()  # while the rank trains
         except (EOFError, OSError):  # the rank has ended
             return
 
 
-def _answer(channel: socket.socket, batches: Batches) -> None:
+def _answer(channel: socket.socket, batches: Batches, pool: Pool) -> None:
     """Send the next batch, its end, or why there is none."""
     try:
         batch = next(batches, None)
@@ -61,8 +63,8 @@ def _answer(channel: socket.socket, batches: Batches) -> None:
         if batch is None:
             send(channel, ("end",))
         else:
-            answer = ("batch", batch.layout, batch.language)
-            send(channel, answer, (batch.memory.descriptor,))
+            answer = ("batch", batch.memory.number, batch.layout, batch.language)
+            send(channel, answer, pool.lend(batch.memory))
 
 
 def main(arguments: list[str]) -> Any:

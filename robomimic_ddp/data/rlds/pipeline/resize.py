@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -23,21 +24,25 @@ _PLAIN = "bilinear"
 _PI = np.float32(3.14159265359)
 _RADIUS = {"lanczos3": 3.0, "bilinear_antialias": 1.0}
 
+_kept = threading.local()
+
 Spans = tuple[np.ndarray, np.ndarray]
 """First input and weights of each output: int64 [N], float32 [N, taps], zeros after the last."""
 
 
-def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str) -> np.ndarray:
-    """uint8 [h, w, C] -> the same of size `target`, by TensorFlow's operation for the filter
+def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.ndarray) -> None:
+    """uint8 [h, w, C] into `out` of size `target`, by TensorFlow's operation for the filter
     `name`.
     """
     height, width, _ = frame.shape
     if (height, width) == tuple(target):
-        return frame
-    if name == _PLAIN:
+        out[...] = frame
+    elif name == _PLAIN:
         rows, columns = _neighbours(height, target[0]), _neighbours(width, target[1])
-        return _interpolated(frame, rows, columns)
-    return filtering()(frame, *_spans(height, target[0], name), *_spans(width, target[1], name))
+        out[...] = _interpolated(frame, rows, columns)
+    else:
+        spans = *_spans(height, target[0], name), *_spans(width, target[1], name)
+        filtering()(frame, *spans, *_scratch(frame.shape, target), out)
 
 
 @lru_cache(maxsize=256)
@@ -88,22 +93,36 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def _scratch(shape: tuple[int, ...], target: tuple[int, int]) -> tuple[np.ndarray, ...]:
+    """What the compiled filter writes between its passes, kept for this thread: with new memory the
+    system's clearing of pages would take longer than the filter.
+    """
+    if getattr(_kept, "of", None) != (shape, target):
+        (height, width, colours), (high, wide) = shape, target
+        lanes = (height, width * colours), (high, width * colours)
+        turned = (width, colours * high), (wide, colours * high)
+        _kept.arrays = tuple(np.empty(of_one, np.float32) for of_one in (*lanes, *turned))
+        _kept.of = (shape, target)
+    return _kept.arrays
+
+
 def filter_in_numpy(
     frame: np.ndarray,
     row_starts: np.ndarray,
     row_weights: np.ndarray,
     column_starts: np.ndarray,
     column_weights: np.ndarray,
-) -> np.ndarray:
-    """uint8 [h, w, C], filtered along rows and columns (`Spans`), rounded and clipped. The numbers
-    of the compiled one, several times slower.
+    *more: np.ndarray,
+) -> None:
+    """uint8 [h, w, C], filtered along rows and columns (`Spans`), rounded and clipped, into the
+    last argument. The numbers of the compiled one, several times slower.
     """
     height, width, colours = frame.shape
     rows = _along(frame.reshape(height, -1).astype(np.float32), row_starts, row_weights)
     turned = rows.reshape(-1, width, colours).transpose(1, 0, 2).reshape(width, -1)
     total = _along(turned, column_starts, column_weights)
     whole = np.rint(np.clip(total, 0, 255)).astype(np.uint8)
-    return whole.reshape(len(column_starts), -1, colours).transpose(1, 0, 2).copy()
+    more[-1][...] = whole.reshape(len(column_starts), -1, colours).transpose(1, 0, 2)
 
 
 def _along(values: np.ndarray, starts: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -140,11 +159,12 @@ def _interpolated(frame: np.ndarray, rows: tuple, columns: tuple) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def filtering() -> Callable[..., np.ndarray]:
+def filtering() -> Callable[..., None]:
     """`filter_in_numpy`, compiled by numba where there is one."""
     try:
         from robomimic_ddp.data.rlds.pipeline.compiled import compile_filter
     except ImportError:
         return filter_in_numpy
     spans = _spans(2, 1, "lanczos3")
-    return compile_filter(np.zeros((2, 2, 3), np.uint8), *spans, *spans)
+    frame, out = np.zeros((2, 2, 3), np.uint8), np.zeros((1, 1, 3), np.uint8)
+    return compile_filter(frame, *spans, *spans, *_scratch(frame.shape, (1, 1)), out)

@@ -6,17 +6,20 @@ Memory is an anonymous file of the kernel's (memfd), sent as a descriptor: it ne
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import pickle
 import socket
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 _HEAD_BYTES = 8
 _ALIGNED = 64
+_GRAIN = 2**18
 
 Layout = list[tuple[str, str, tuple[int, ...], int]]
 """Of each array: name, dtype, shape, and byte offset."""
@@ -29,7 +32,8 @@ class Memory:
     where there are not so many: later, writing would be a bus error.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, number: int = 0) -> None:
+        self.number, self.is_sent = number, False
         if hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("robomimic-ddp")
         else:
@@ -43,6 +47,37 @@ class Memory:
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
+
+
+class Pool:
+    """Memory for batches, used again when the rank has no more tensor in it: to map and clear new
+    pages takes as long as to decode what is written there.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._free: list[Memory] = []
+        self._lent: dict[int, Memory] = {}
+
+    def take(self, size: int) -> Memory:
+        """Return memory of at least `size` bytes. Raises OSError."""
+        fitting = (memory for memory in self._free if len(memory.bytes) >= size)
+        memory = next(fitting, None)
+        if memory is None:
+            return Memory(-(-size // _GRAIN) * _GRAIN, next(self._numbers))
+        self._free.remove(memory)
+        return memory
+
+    def lend(self, memory: Memory) -> tuple[int, ...]:
+        """Return the descriptors to send with the number of `memory`: none if the rank has it."""
+        self._lent[memory.number] = memory
+        descriptors = () if memory.is_sent else (memory.descriptor,)
+        memory.is_sent = True
+        return descriptors
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """Take back what was lent."""
+        self._free += [self._lent.pop(number) for number in numbers]
 
 
 def attach(descriptor: int) -> mmap.mmap:

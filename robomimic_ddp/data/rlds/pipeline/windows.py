@@ -11,7 +11,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
 from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode_resized
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
-from robomimic_ddp.data.rlds.pipeline.shared import OBS, Memory, place, views
+from robomimic_ddp.data.rlds.pipeline.shared import OBS, Pool, place, views
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 
 
@@ -54,12 +54,14 @@ def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers
 
 
 class Batch:
-    """A batch of `windows` in shared `memory`, complete once `decode` has filled in all `frames`:
-    the arrays of `layout`, see `RLDSLoader`. language: bytes of each window; missing: frames to
-    decode.
+    """A batch of `windows` in `memory` of `pool`, complete once `decode` has filled in all
+    `frames`: the arrays of `layout`, see `RLDSLoader`. language: bytes of each window; missing:
+    frames to decode.
     """
 
-    def __init__(self, settings: WindowSettings, windows: Sequence[Window], index: Any) -> None:
+    def __init__(
+        self, settings: WindowSettings, windows: Sequence[Window], index: Any, pool: Pool
+    ) -> None:
         self._settings = settings
         shape, fields = settings.shape, settings.fields
         count, stack = len(windows), shape.frame_stack
@@ -73,7 +75,7 @@ class Batch:
             "index": (np.int64, (count,)),
         }
         size, self.layout = place(arrays)
-        self.memory = Memory(size)
+        self.memory = pool.take(size)
         made = views(self.memory.bytes, self.layout)
         packed = np.frombuffer(b"".join(window.numbers for window in windows), np.float32)
         ends = np.cumsum([math.prod(of_one) for of_one in parts.values()])
@@ -101,5 +103,5 @@ class Batch:
             row, step = divmod(place, stack)
             key, pictures = self._cameras[camera]
             data = self._frames[row][camera * stack + step]
-            pictures[row, step] = decode_resized(data, settings.stored[key], settings.size)
+            decode_resized(data, settings.stored[key], settings.size, pictures[row, step])
         return len(numbers)
