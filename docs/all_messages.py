@@ -12,11 +12,7 @@ from typing import NamedTuple
 import robomimic_ddp
 from robomimic_ddp import errors
 
-HEAD = """---
-orphan: true
----
-
-# Every message
+HEAD = """# Every message
 
 All messages of robomimic-ddp as they are written in its source, `…` in place of names and
 numbers: paste a part of yours into the search. Each says what was found, what was expected and

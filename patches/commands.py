@@ -139,8 +139,8 @@ def _apply(args: argparse.Namespace) -> int:
             except PatchError as error:
                 say(f"note: the record of the edits stays as it is: {error}")
         say(f"{host.package}: everything is in place already; nothing was written.")
-        for place in report.left_alone(examination):
-            say(f"note: {place}")
+        for note in report.left_alone(examination):
+            say(f"note: {note}")
         _print_base(examination)
         return EXIT_REFUSED if args.check and _edits_base(examination) else EXIT_DONE
     if not writes:

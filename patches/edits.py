@@ -19,11 +19,11 @@ def definition(source: Source, header: str) -> Definition | None:
     None where there is none, or where the last one is of the other kind.
     """
     word, name = header.split()
-    found = None
+    last = None
     for statement in source.module.body:
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)) and statement.name.value == name:
-            found = statement
-    return found if isinstance(found, cst.FunctionDef if word == "def" else cst.ClassDef) else None
+            last = statement
+    return last if isinstance(last, cst.FunctionDef if word == "def" else cst.ClassDef) else None
 
 
 def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Call]:
@@ -85,7 +85,7 @@ def api_name(source: Source, function: str) -> cst.Attribute:
 def decorate(source: Source, node: Definition, decorator: str) -> Edit | Definition:
     """Puts `@DDPUtils.<decorator>` outermost on `node`; `node` itself where it has it already."""
     function, _, arguments = decorator.rstrip(")").partition("(")
-    if any(source.is_api(one.decorator, function) for one in node.decorators):
+    if any(source.is_api(decorator.decorator, function) for decorator in node.decorators):
         return node
     expression = api_name(source, function)
     if arguments:

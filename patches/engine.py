@@ -39,17 +39,17 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
     base = examine(host.base, fixers) if host.base is not None else None
-    found = entries.find(host)
-    uses = entries.uses(host, found)
+    trainers = entries.find(host)
+    uses = entries.uses(host, trainers)
     by_file: dict[str, list[Fixer]] = defaultdict(list)
-    findings, patches = list(_places(found, fixers)), []
+    findings, patches = list(_places(trainers, fixers)), []
     for fixer in fixers:
         if fixer.adds:
             outcome, patch = _added(host, fixer)
             findings.append(Finding(fixer, patch.path, outcome))
             patches += [patch] if isinstance(outcome, Applied) else []
             continue
-        paths = _files(host, fixer, found, uses)
+        paths = _files(host, fixer, trainers, uses)
         for path in paths:
             by_file[path].append(fixer)
         if not paths:
@@ -59,27 +59,33 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     for path, chosen in by_file.items():
         called = frozenset(use.name for use in uses if use.file == path and not use.in_base)
         outcomes, patch = patch_file(
-            path, host.read(path) or b"", chosen, host.traits, called, _training(found, path)
+            path, host.read(path) or b"", chosen, host.traits, called, _training(trainers, path)
         )
         findings += [Finding(fixer, path, outcome) for fixer, outcome in zip(chosen, outcomes)]
         patches += [patch] if patch.before != patch.after else []
     findings, spared = _spare(findings)
-    findings.sort(key=lambda one: (one.path, one.outcome.lines or (0,), one.fixer.name))
-    patches = sorted((one for one in patches if one.path not in spared), key=lambda one: one.path)
+    findings.sort(key=lambda item: (item.path, item.outcome.lines or (0,), item.fixer.name))
+    patches = sorted(
+        (item for item in patches if item.path not in spared), key=lambda item: item.path
+    )
     problems = _problems(host, findings, base)
     troubled = {finding.fixer.seam for finding in problems}
-    half = (one for one in _half_patched(findings, uses, base) if one.fixer.seam not in troubled)
+    half = (
+        finding
+        for finding in _half_patched(findings, uses, base)
+        if finding.fixer.seam not in troubled
+    )
     return Examination(
         host, tuple(findings), tuple(patches), problems=(*problems, *half), base=base
     )
 
 
-def _places(found: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
+def _places(trainers: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
     """Where the host trains without an edit: what is left on one rank, and what calls a training
     function that is patched.
     """
-    fixer = next((one for one in fixers if one.name == "distributed"), None)
-    for entry in found if fixer else ():
+    fixer = next((candidate for candidate in fixers if candidate.name == "distributed"), None)
+    for entry in trainers if fixer else ():
         if entry.why:
             why = f"this place is not patched, and would train on one rank only: {entry.why}"
             yield Finding(fixer, entry.path, Unrecognised(entry.line, why, blocks=False))
@@ -89,19 +95,21 @@ def _places(found: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator
 
 
 def _files(
-    host: Host, fixer: Fixer, found: Sequence[entries.Entry], uses: Sequence[entries.Use]
+    host: Host, fixer: Fixer, trainers: Sequence[entries.Entry], uses: Sequence[entries.Use]
 ) -> list[str]:
     """The files that `fixer` looks at."""
     paths = host.files(fixer.files)
     if fixer.files == TRAIN_SCRIPTS:
-        trains = {entry.path for entry in found if entry.function}
-        trains |= {entry.path for entry in found if entry.calls and _has_main(host, entry.path)}
-        left = {entry.path for entry in found if entry.why} - trains
+        trains = {entry.path for entry in trainers if entry.function}
+        trains |= {entry.path for entry in trainers if entry.calls and _has_main(host, entry.path)}
+        left = {entry.path for entry in trainers if entry.why} - trains
         paths = sorted({*paths, *trains} - left)
     if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
         paths += [path for path in entries.further_files(uses) if path not in paths]
     return [
-        path for path in paths if fixer.may_apply_to(host.read(path) or b"", _training(found, path))
+        path
+        for path in paths
+        if fixer.may_apply_to(host.read(path) or b"", _training(trainers, path))
     ]
 
 
@@ -109,9 +117,9 @@ def _has_main(host: Host, path: str) -> bool:
     return not path.startswith("../") and b"def main(" in (host.read(path) or b"")
 
 
-def _training(found: Sequence[entries.Entry], path: str) -> str:
+def _training(trainers: Sequence[entries.Entry], path: str) -> str:
     """The name of the training function of the file `path`."""
-    names = (entry.function for entry in found if entry.path == path and entry.function)
+    names = (entry.function for entry in trainers if entry.path == path and entry.function)
     return next(names, entries.TRAIN)
 
 
@@ -119,10 +127,16 @@ def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
     """Leave alone scripts that cannot be patched where another one can, unless it is MAIN, which
     users start, or has edits of ours. Returns the findings, and the paths left alone.
     """
-    scripts = {one.path for one in findings if one.fixer.files == TRAIN_SCRIPTS}
-    troubled = {one.path for one in findings if _blocks(one) and one.path in scripts}
-    edited = {one.path for one in findings if isinstance(one.outcome, AlreadyApplied)}
-    trains = {one.path for one in findings if one.fixer.name == "distributed" and _is_found(one)}
+    scripts = {finding.path for finding in findings if finding.fixer.files == TRAIN_SCRIPTS}
+    troubled = {
+        finding.path for finding in findings if _blocks(finding) and finding.path in scripts
+    }
+    edited = {finding.path for finding in findings if isinstance(finding.outcome, AlreadyApplied)}
+    trains = {
+        finding.path
+        for finding in findings
+        if finding.fixer.name == "distributed" and _is_found(finding)
+    }
     spared = troubled - edited - {MAIN} if trains - troubled else set()
     kept, told = [], set()
     for finding in findings:
@@ -155,8 +169,8 @@ def patch_file(
         outcomes = [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers]
         return outcomes, FilePatch(path, data, data)
     outcomes = [_outcome(source, fixer, training) for fixer in fixers]
-    edits = [edit for one in outcomes if isinstance(one, Applied) for edit in one.edits]
-    is_edited = any(isinstance(one, AlreadyApplied) for one in outcomes)
+    edits = [edit for outcome in outcomes if isinstance(outcome, Applied) for edit in outcome.edits]
+    is_edited = any(isinstance(outcome, AlreadyApplied) for outcome in outcomes)
     lost_import = is_edited and source.api_import is None
     after = source.render(edits) if edits or lost_import else data
     return outcomes, FilePatch(path, data, after)
@@ -177,24 +191,24 @@ def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
 
 def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
     """What one fixer answers about one file."""
-    part: Any = source.module
+    scope: Any = source.module
     if fixer.within:
         within = f"def {training}" if fixer.within == TRAINING else fixer.within
-        part = definition(source, within)
-        if part is None:
+        scope = definition(source, within)
+        if scope is None:
             named = within.replace("def ", "function ")
             return NotPresent(f"no {named} at top level")
     edits: list[Edit] = []
-    done = [call for function in fixer.done for call in api_calls(source, part, function)]
-    for found in fixer.find(source, part):
-        if isinstance(found, Edit):
-            edits.append(found)
-        elif isinstance(found, NotPresent):
-            return found
-        elif isinstance(found, Unrecognised):
-            return replace(found, by_hand=fixer.by_hand)
+    done = [call for function in fixer.done for call in api_calls(source, scope, function)]
+    for result in fixer.find(source, scope):
+        if isinstance(result, Edit):
+            edits.append(result)
+        elif isinstance(result, NotPresent):
+            return result
+        elif isinstance(result, Unrecognised):
+            return replace(result, by_hand=fixer.by_hand)
         else:
-            done.append(found)
+            done.append(result)
     nodes = [edit.node for edit in edits] or done
     lines = tuple(sorted({source.line(node) for node in nodes}))
     if edits:
@@ -212,8 +226,8 @@ def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
     main = host.read(MAIN)
     if main is not None and b"def train(" not in main:
         return NotPresent(f"it would call train() of {MAIN}"), FilePatch(path, None, b"")
-    neighbours = [one for one in host.files((f"{folder}/*.py",)) if one != path]
-    crlf = any(b"\r\n" in (host.read(one) or b"") for one in neighbours)
+    neighbours = [file for file in host.files((f"{folder}/*.py",)) if file != path]
+    crlf = any(b"\r\n" in (host.read(file) or b"") for file in neighbours)
     patch = FilePatch(path, None, fixer.adds.replace("\n", "\r\n" if crlf else "\n").encode())
     if before is None:
         missing = Unrecognised(0, f"the host has no {folder}/", fixer.by_hand)
@@ -231,7 +245,9 @@ def _problems(
     problems = [finding for finding in findings if _blocks(finding)]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]
-    covered = {one.fixer.seam for one in (base.findings if base else ()) if _is_found(one)}
+    covered = {
+        finding.fixer.seam for finding in (base.findings if base else ()) if _is_found(finding)
+    }
     for seam in dict.fromkeys(finding.fixer.seam for finding in required):
         tried = [finding for finding in required if finding.fixer.seam == seam]
         if any(map(_is_found, tried)) or seam in troubled | covered:
@@ -258,9 +274,9 @@ def _half_patched(
     findings: Sequence[Finding], uses: Sequence[entries.Use], base: Examination | None
 ) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
-    patched = {(one.fixer.name, one.path) for one in findings if _is_found(one)}
+    patched = {(finding.fixer.name, finding.path) for finding in findings if _is_found(finding)}
     of_base = base.findings if base else ()
-    in_base = {(one.fixer.name, one.path) for one in of_base if _is_found(one)}
+    in_base = {(finding.fixer.name, finding.path) for finding in of_base if _is_found(finding)}
     fixers = {finding.fixer.name: finding.fixer for finding in findings}
     for use in uses:
         fixer = fixers.get(use.fixer)

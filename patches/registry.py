@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from robomimic_ddp.errors import UsageError
+from robomimic_ddp.errors import UsageError, did_you_mean
 from robomimic_ddp.patches import fixers
 from robomimic_ddp.patches.outcomes import Fixer
 
@@ -17,12 +16,12 @@ from robomimic_ddp.patches.outcomes import Fixer
 @cache
 def all_fixers() -> dict[str, Fixer]:
     """Every fixer by its name (its file's, or its key in the file's table), sorted."""
-    found = {}
+    by_name = {}
     for module in pkgutil.iter_modules(fixers.__path__):
         if not module.name.startswith("_"):
             loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
-            found |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
-    return {name: replace(found[name], name=name) for name in sorted(found)}
+            by_name |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
+    return {name: replace(by_name[name], name=name) for name in sorted(by_name)}
 
 
 def select(
@@ -46,8 +45,7 @@ def _expand(words: Iterable[str]) -> set[str]:
         hits = {name for name, fixer in known.items() if word in (name, fixer.seam)}
         if not hits:
             choices = sorted({*known, *(fixer.seam for fixer in known.values())})
-            near = difflib.get_close_matches(word, choices, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(word, choices)
             named = ", ".join(choices)
             raise UsageError(f"no edit or area is named {word!r}.{hint} Known: {named}.")
         names |= hits

@@ -78,7 +78,7 @@ def problems(examination: Examination) -> str:
     """Each problem as file:line, what was found and why it matters, and what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
-    lines = [_problem(examination.host.package, one) for one in examination.problems]
+    lines = [_problem(examination.host.package, finding) for finding in examination.problems]
     if examination.base is not None and examination.base.blocked:
         name = examination.host.package.name
         lines.append(f"{name} is built on this robomimic:\n{problems(examination.base)}")
@@ -88,9 +88,9 @@ def problems(examination: Examination) -> str:
 def left_alone(examination: Examination) -> list[str]:
     """Each place that is named and not patched, as file:line and why."""
     return [
-        f"{_place(examination.host.package, one)}: {one.outcome.why}"
-        for one in examination.findings
-        if isinstance(one.outcome, Unrecognised) and one not in examination.problems
+        f"{_place(examination.host.package, finding)}: {finding.outcome.why}"
+        for finding in examination.findings
+        if isinstance(finding.outcome, Unrecognised) and finding not in examination.problems
     ]
 
 

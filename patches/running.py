@@ -61,12 +61,12 @@ def _host(given: str | None, file: Path | None):
         sys.path.insert(0, str(host.package.parent))
         return host
     folders = file.resolve().parents if file else ()
-    own = next((up for up in folders if hosts.is_package(up)), None)
+    package = next((up for up in folders if hosts.is_package(up)), None)
     host = hosts.find_host(None)
-    if own is not None and own != host.package:
+    if package is not None and package != host.package:
         raise UsageError(
-            f"{file} belongs to the host in {own}, and `import robomimic` takes the one in "
-            f"{host.package}. Say which is to be edited and imported: --host {own}"
+            f"{file} belongs to the host in {package}, and `import robomimic` takes the one in "
+            f"{host.package}. Say which is to be edited and imported: --host {package}"
         ).on_all_ranks()
     return host
 

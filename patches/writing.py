@@ -56,16 +56,16 @@ def write_all(changes: Sequence[Change]) -> None:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise PatchError(_failed(present.change.path, reason, left)) from error
     finally:
-        for one in staged:
-            one.clean()
+        for file in staged:
+            file.clean()
 
 
 def _take_back(staged: Sequence[_Staged]) -> list[str]:
     """What could not be put back, one line each."""
-    left = [one.take_back() for one in reversed(staged) if not one.change.is_record]
+    left = [file.take_back() for file in reversed(staged) if not file.change.is_record]
     left = [line for line in left if line]
     if not left:
-        left = [one.take_back() for one in staged if one.change.is_record]
+        left = [file.take_back() for file in staged if file.change.is_record]
     return [line for line in left if line]
 
 
@@ -154,8 +154,8 @@ class _Staged:
             else:
                 os.replace(self.former, self.target)
         except OSError as error:
-            found = "has the new contents" if self.new else "is removed"
-            return f"{self.change.path} {found}{self._keep()}: {error.strerror or error}"
+            state = "has the new contents" if self.new else "is removed"
+            return f"{self.change.path} {state}{self._keep()}: {error.strerror or error}"
         return ""
 
     def _keep(self) -> str:

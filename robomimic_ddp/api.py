@@ -7,17 +7,19 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from robomimic_ddp.config import command_line
+
+command_line.check_script()  # before torch is imported, which takes seconds
+# isort: split
 from robomimic_ddp import API_VERSION, __version__
-from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import dotlist, env, host_config, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
-from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
-from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
+from robomimic_ddp.distributed.atomic_files import open_on_main
+from robomimic_ddp.distributed.main_rank import agree, ask
 from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
@@ -31,9 +33,10 @@ from robomimic_ddp.training.data_loaders import (
     valid_loader,
 )
 from robomimic_ddp.training.epoch import epoch_log, rollouts
-from robomimic_ddp.training.loop import distributed, epochs
+from robomimic_ddp.training.host_saves import copyfile, main_rank_only, save
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import run_directory
+from robomimic_ddp.training.session import distributed, epochs
 from robomimic_ddp.training.step.ema import averaged_copy
 
 __all__ = [
@@ -70,7 +73,6 @@ __all__ = [
     "valid_loader",
 ]
 
-save = weights.save
 load_from = dotlist.load_from
 overrides = dotlist.overrides
 prepare_config = host_config.prepare_config
@@ -115,9 +117,6 @@ def entry_point(api_version: int) -> Callable:
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
-            words = dotlist.keys_beside_config()
-            if words:
-                entry.entry_point(dotlist.require_accepted)(words, sys.modules["__main__"])
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:

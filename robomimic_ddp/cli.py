@@ -104,7 +104,7 @@ COMMANDS = {
         "commands.prepare_data.command",
         "write an RLDS dataset with images of the trained size",
     ),
-    "ckpt": Command("inspect", "commands.ckpt", "show, convert or average checkpoints"),
+    "ckpt": Command("inspect", "commands.ckpt.command", "show, convert or average checkpoints"),
     "plot": Command(
         "inspect", "commands.plot", "draw loss, learning rate and speed of training runs"
     ),
@@ -171,6 +171,8 @@ def _run(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     own_host = args.command == "run" or COMMANDS[args.command].group == "patch"  # a PATH, or --host
     try:
+        if args.command == "run":
+            _require_valid(args)
         with contextlib.nullcontext() if own_host else _ranks_import_path():
             return _module(args.command).run(args.command, args)
     except RobomimicDDPError as error:
@@ -189,6 +191,19 @@ def _ranks_import_path() -> Iterator[None]:
         return
     with swapped(sys, "path", ["", *sys.path]):
         yield
+
+
+def _require_valid(args: argparse.Namespace) -> None:
+    """Refuse a mistake on the command line of a training that `run` starts, before its host is
+    read for the edits, which takes seconds.
+    """
+    from robomimic_ddp.config import command_line
+
+    command_line.require_options()
+    if args.host is None and not args.program.endswith(".py"):
+        with _ranks_import_path(), command_line.leaving_the_rest():
+            entry = command_line.text_of(command_line.module_file(args.program))
+            command_line.job_config(entry, args.arguments)
 
 
 def _rank() -> int:

@@ -5,7 +5,9 @@ A message states what was found, what was expected, why it matters and what to d
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from robomimic_ddp import API_VERSION, __version__
 
@@ -17,6 +19,12 @@ EXIT_USAGE = 2
 """The command line itself is wrong."""
 EXIT_STOPPED = 75
 """Training stopped on request and can be resumed (EX_TEMPFAIL of sysexits.h)."""
+
+
+def did_you_mean(word: Any, known: Iterable[str], prefix: str = "") -> str:
+    """Return " Did you mean NAME?" for the closest of the `known` names; "" if none is close."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean {prefix}{close[0]}?" if close else ""
 
 
 class RobomimicDDPError(Exception):

@@ -6,6 +6,7 @@ all of the stack of whatever walks the result.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ from typing import IO, Any
 MOST_BYTES = 16 * 2**20
 _MOST_YAML_BYTES = 2**16
 """PyYAML takes seconds for as much."""
-_MOST_DEPTH = 100
+MOST_DEPTH = 100
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -26,9 +27,12 @@ _KINDS = {
 }
 
 
-def regular(path: Any) -> Path:
-    """Return `path`, if it is a regular file or a link to one. Raises OSError for anything else."""
-    opened(path).close()
+def regular(path: Any, most: float = float("inf")) -> Path:
+    """Return `path`, if it is a regular file, or a link to one, of at most `most` bytes. Raises
+    OSError for anything else.
+    """
+    with opened(path) as file:
+        _require_size(file, path, most)
     return Path(path)
 
 
@@ -41,25 +45,28 @@ def opened(path: Any) -> IO[bytes]:
     return os.fdopen(_require_regular(descriptor, path), "rb", buffering=0)
 
 
-def opened_to_append(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
-    """`open(path, mode)` of a file of ours, or a new one, to write behind what is there. Raises
-    OSError for anything else under its name, a link too.
+def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
+    """`open(path, mode)` of a file of ours, or a new one, by default to write behind what is there.
+    Raises OSError for anything else under its name, a link too.
     """
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
-    return open(
-        path,
-        mode,
-        opener=lambda path, of_mode: _require_regular(os.open(path, of_mode | flags, 0o666), path),
-        **kwargs,
-    )
+
+    def opener(path: str, of_mode: int) -> int:
+        try:
+            flags = of_mode | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
+            return _require_regular(os.open(path, flags, 0o666), path)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise OSError(f"{path} is a link: a file is needed") from error
+
+    return open(path, mode, opener=opener, **kwargs)
 
 
 def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
     """Return the contents of a file of at most `most` bytes. Raises OSError."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size <= most:
-            return file.read()
-    raise OSError(f"{path} has more than {most / 2**20:g} MiB, too much for a file of its kind")
+        _require_size(file, path, most)
+        return file.read()
 
 
 def read_text(path: Any, most: int = MOST_BYTES) -> str:
@@ -81,7 +88,7 @@ def parse_json(text: str) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     _require_flat(value)
     return value
 
@@ -106,8 +113,8 @@ def parse_yaml(text: str) -> Any:
                 raise ValueError(f"it has the tag {event.tag}, which is not read here")
             levels += isinstance(event, yaml.CollectionStartEvent)
             levels -= isinstance(event, yaml.CollectionEndEvent)
-            if levels > _MOST_DEPTH:
-                raise _too_deep()
+            if levels > MOST_DEPTH:
+                raise too_deep()
         return yaml.load(text, _loader())
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
@@ -129,6 +136,11 @@ def _loader() -> type:
     return Loader
 
 
+def _require_size(file: IO, path: Any, most: float) -> None:
+    if os.fstat(file.fileno()).st_size > most:
+        raise OSError(f"{path} has more than {most / 2**20:g} MiB, too much for a file of its kind")
+
+
 def _require_regular(descriptor: int, path: Any) -> int:
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
@@ -148,7 +160,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
 
 def _require_flat(value: Any) -> None:
     level = [value]
-    for _ in range(_MOST_DEPTH):
+    for _ in range(MOST_DEPTH):
         level = [
             part
             for nest in level
@@ -157,8 +169,8 @@ def _require_flat(value: Any) -> None:
         ]
         if not level:
             return
-    raise _too_deep()
+    raise too_deep()
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"it is more than {_MOST_DEPTH} levels deep")
+def too_deep() -> ValueError:
+    return ValueError(f"it is more than {MOST_DEPTH} levels deep")

@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"`[^`]*`")
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor, clearing
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links
-    r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 """Escape sequences, other control characters, and those that reorder a line."""
 _KEPT = "\0"
@@ -61,11 +61,11 @@ def width(stream: IO | None = None) -> int | None:
 def wrapped(
     text: str, columns: int | None, indent: str = "", first: str | None = None
 ) -> list[str]:
-    """`text` in lines of `columns` (None: as it is), `indent` before each (before the first one:
-    `first`). Words longer than a line and what is in backquotes stay whole.
+    """`text`, cleaned, in lines of `columns` (None: as it is), `indent` before each (before the
+    first one: `first`). Words longer than a line and what is in backquotes stay whole.
     """
     head = indent if first is None else first
-    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), text)
+    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), clean(text))
     lines: list[str] = []
     for line in kept.splitlines():
         style = {"initial_indent": indent if lines else head, "subsequent_indent": indent}
@@ -97,7 +97,7 @@ def print_clean(text: Any = "", file: IO | None = None, colour: tuple[str, str] 
 
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
-    print_clean("\n".join(wrapped(clean(text), width(file), indent, first)), file)
+    print_clean("\n".join(wrapped(text, width(file), indent, first)), file)
 
 
 def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:

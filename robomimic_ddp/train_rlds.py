@@ -9,26 +9,33 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from robomimic_ddp.config import env
-from robomimic_ddp.config.host_config import USAGE, build_config
+from robomimic_ddp.config import command_line, early_failure, env
+from robomimic_ddp.config.host_config import USAGE
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
-from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import print_clean
 
 
-@entry_point.entry_point
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains as the dot-list says (default: `sys.argv`). Raises ConfigError on unknown keys and
-    unreadable files.
+    """Trains as the dot-list says (default: `sys.argv`). Mistakes in it are shown before torch and
+    the host's code are imported.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if any(argument in ("-h", "--help") for argument in arguments):
         print_clean(f"{__doc__}\n{USAGE}")
         return
     env.quiet_tensorflow()
-    config, flags = build_config(arguments)
+    with early_failure.shown():
+        config = command_line.dot_list_config(arguments)
+    from robomimic_ddp.distributed.entry_point import entry_point
+
+    entry_point(train)(config)
+
+
+def train(config: Any) -> None:
+    """Train with a host's locked config. Raises ConfigError if the host is not patched."""
     keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     import robomimic.utils.torch_utils as TorchUtils
     from robomimic.scripts.train import train
@@ -42,3 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train(config, device=device)
     if env.read_launch_env().rank == 0:
         print_clean("finished run successfully!")
+
+
+if __name__ == "__main__":
+    main()

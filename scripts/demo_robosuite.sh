@@ -10,6 +10,7 @@ checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 oldest_python="3.11"
 newest_python="3.11"
+check_arguments demo_robosuite "$@"
 make_environment "$checkout" robomimic,robosuite .venv-robosuite constraints-robosuite.txt
 cd "$checkout"
 exec "$environment_python" -m scripts.demo.lift --root "$checkout/runs/demo_robosuite" "$@"

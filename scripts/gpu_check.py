@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -18,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.arguments import parse  # noqa: E402
 from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402
 from tests.configs import make_config, make_rlds_config, merged, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402
@@ -472,11 +472,7 @@ def visible_gpus() -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__)
-    parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
-    parser.add_argument("--only", default="", metavar="NAME", help="checks that contain it")
-    parser.add_argument("--json", type=Path, default=Path("gpu_check.json"), metavar="FILE")
-    given = parser.parse_args()
+    given = parse("gpu_check")
     gpus = ["0", "1"] if given.cpu else visible_gpus()
     if not gpus:
         print("error: torch sees no GPU here (`robomimic-ddp doctor` says why); --cpu rehearses.")

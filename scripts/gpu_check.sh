@@ -8,5 +8,6 @@
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
+check_arguments gpu_check "$@"
 make_environment "$checkout" robomimic,rlds,test
 exec "$environment_python" "$checkout/scripts/gpu_check.py" "$@"

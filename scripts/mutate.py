@@ -32,6 +32,8 @@ import pytest
 from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
+from scripts.arguments import parse
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "surviving_mutants.txt"
 GROUPS = {
@@ -505,14 +507,7 @@ def report(rows: list[tuple], survivors: list, verbose: bool) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", type=int, help="number of random mutants of each module")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw")
-    parser.add_argument("--module", action="append", help="only modules with this in their path")
-    parser.add_argument("--line", help="only mutants with this in their line")
-    parser.add_argument("--least", type=float, default=0.9, help="a lower score is a failure")
-    parser.add_argument("--verbose", action="store_true", help="name what killed each")
-    options = parser.parse_args()
+    options = parse("mutate")
     os.chdir(CHECKOUT)
     runner = Runner(options)
     wanted = [

@@ -6,6 +6,7 @@
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
+check_arguments mutate "$@"
 make_environment "$checkout" robomimic,rlds,test,mutate
 cd "$checkout"
 exec env PYTHONPATH="$checkout" "$environment_python" scripts/mutate.py "$@"

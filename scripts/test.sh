@@ -2,7 +2,7 @@
 # Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
 #   scripts/test.sh                  what every change is tested with
 #   scripts/test.sh --all            the slow tests too: soaks, notebooks, measurements, builds, docs' commands
-#   scripts/test.sh -k sampler       other arguments go to pytest
+#   scripts/test.sh -k sampler       paths and common flags go to pytest; others after --
 #   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt)
 #                                    and Python 3.10
 set -euo pipefail
@@ -11,8 +11,10 @@ source "$checkout/scripts/lib/environment.sh"
 if [ "${1:-}" = --oldest ]; then
     shift
     newest_python="3.10"
+    check_arguments test "$@"
     make_environment "$checkout" "" .venv-oldest constraints-oldest.txt complete
 else
+    check_arguments test "$@"
     make_environment "$checkout" robomimic,rlds,test
 fi
 cd "$checkout"
@@ -21,4 +23,5 @@ unset PYTHONDONTWRITEBYTECODE  # compiling again in each process takes minutes
 # worker more than cores, since some tests wait; four at most: each may need 5 GB.
 workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
 parallel=(-n "$workers" --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10)
+[ "${1:-}" != -- ] || shift
 exec "$environment_python" -m pytest "${parallel[@]}" "$@"

@@ -19,20 +19,22 @@ def find(source: Source, module: cst.Module) -> list[Found]:
     A host that tries one call and takes the other where it fails runs with any diffusers by itself:
     its average is left as it is, since which arithmetic it gets depends on that.
     """
-    made, own_way = list(calls(source, module, *CLASSES)), _attempts(source)
-    found = [
+    constructors, own_way = list(calls(source, module, *CLASSES)), _attempts(source)
+    places = [
         rename(source, call, "averaged_copy")
-        for call in made
+        for call in constructors
         if call not in own_way and _is_known(call)
     ]
-    found += api_calls(source, module, "averaged_copy")
-    if found:
-        return found
+    places += api_calls(source, module, "averaged_copy")
+    if places:
+        return places
     if own_way:
         why = "the host makes its EMAModel with any version of diffusers, and keeps it"
         return [NotPresent(why)]
-    if made:
-        why = f"EMAModel in line {source.line(made[0])} fits both versions; the host keeps it"
+    if constructors:
+        why = (
+            f"EMAModel in line {source.line(constructors[0])} fits both versions; the host keeps it"
+        )
         return [NotPresent(why)]
     for call in walk(module, cst.Call):
         if dotted(call.func).rpartition(".")[2] == "EMAModel":
@@ -55,12 +57,12 @@ def _is_known(call: cst.Call) -> bool:
 
 def _attempts(source: Source) -> set[cst.Call]:
     """The calls of each `try` that makes one average in its body, and another after a failure."""
-    found = set()
+    attempts = set()
     for attempt in walk(source.module, cst.Try):
         first = set(calls(source, attempt.body, *CLASSES))
         others = {call for handler in attempt.handlers for call in calls(source, handler, *CLASSES)}
-        found |= first | others if first and others else set()
-    return found
+        attempts |= first | others if first and others else set()
+    return attempts
 
 
 FIXER = Fixer(

@@ -34,10 +34,10 @@ def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     ]
     yield from done
     for decision in _decisions(train):
-        inside = [one for one in walk(decision, cst.Comparison) if one in left]
+        inside = [test for test in walk(decision, cst.Comparison) if test in left]
         if inside:
             yield wrap(source, _without_config(decision, train), "agree")
-            left = [one for one in left if one not in inside]
+            left = [test for test in left if test not in inside]
     if left:
         why = "a time is compared, but not as a condition or assigned decision"
         yield unrecognised(source, left[0], why)
@@ -66,7 +66,9 @@ def _is_settled(node: cst.BaseExpression, config: str) -> bool:
     """Whether `node` is made of constants and values of the configuration only."""
     if isinstance(node, (*LOGICAL, cst.ComparisonTarget)):
         parts = (cst.BaseExpression, cst.ComparisonTarget)
-        return all(_is_settled(one, config) for one in children(node) if isinstance(one, parts))
+        return all(
+            _is_settled(child, config) for child in children(node) if isinstance(child, parts)
+        )
     if isinstance(node, (cst.Name, cst.Attribute)):
         return dotted(node).split(".")[0] in (config, "None", "True", "False")
     return isinstance(node, (cst.BaseNumber, cst.SimpleString))

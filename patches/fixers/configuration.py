@@ -30,12 +30,12 @@ def _replacements(source: Source, module: cst.Module) -> Iterator[Found]:
     configuration, becomes `cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))`.
     """
     for function in walk(module, cst.FunctionDef):
-        held = {param.name.value for param in function.params.params}
+        parameters = {param.name.value for param in function.params.params}
         for assign in walk(function, cst.Assign):
             name = dotted(assign.targets[0].target) if len(assign.targets) == 1 else ""
             value = assign.value
             is_create = isinstance(value, cst.Call) and source.resolves(value.func, *CREATE)
-            if name in held and is_create and any(calls(source, value, *LOAD)):
+            if name in parameters and is_create and any(calls(source, value, *LOAD)):
                 yield put_after(source, value, "load_from", name)
 
 

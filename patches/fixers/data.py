@@ -40,12 +40,12 @@ def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found
                 targets[call] = [target.target for target in assign.targets]
         for call in calls(source, train, *DATA_LOADER):
             dataset, variables = argument(call, 0, "dataset"), targets.get(call, [])
-            found = _purpose(variables) or _purpose([dataset] if dataset is not None else [])
+            served = _purpose(variables) or _purpose([dataset] if dataset is not None else [])
             if not _purpose(variables) and variables and not _reaches_epochs(train, variables):
                 continue  # of the same dataset, for something else, such as rollouts
-            if found == purpose:
+            if served == purpose:
                 yield rename(source, call, f"{purpose}_loader")
-            elif not found and purpose == "train":
+            elif not served and purpose == "train":
                 why = "is this DataLoader for training or validation? Its names do not say"
                 yield unrecognised(source, call, why)
 
@@ -57,7 +57,10 @@ def _reaches_epochs(train: cst.FunctionDef, variables: Iterable[cst.CSTNode]) ->
     if not any(run_epoch_calls(train)):
         return True
     assigned = [
-        (_names(assign.value), {name for one in assign.targets for name in _names(one.target)})
+        (
+            _names(assign.value),
+            {name for target in assign.targets for name in _names(target.target)},
+        )
         for assign in walk(train, cst.Assign)
     ]
     assigned += [

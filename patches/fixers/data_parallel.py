@@ -24,16 +24,16 @@ DATA_PARALLEL = (
 
 def find(source: Source, module: cst.Module) -> Iterator[Found]:
     """`DataParallel(net, device_ids=...)` becomes `DDPUtils.parallel(net, module_key=True)`."""
-    found = list(calls(source, module, *DATA_PARALLEL))
-    for call in found:
+    wrappings = list(calls(source, module, *DATA_PARALLEL))
+    for call in wrappings:
         if argument(call, 0, "module") is None:
             yield unrecognised(source, call, "DataParallel is called without a net")
-    accounted = {call.func for call in found} | _makes_no_net(source)
+    accounted = {call.func for call in wrappings} | _makes_no_net(source)
     for reference in _references(module):
         if reference not in accounted and source.resolves(reference, *DATA_PARALLEL):
             why = "DataParallel is subclassed, stored or passed on, not called"
             yield unrecognised(source, reference, why)
-    for call in found:
+    for call in wrappings:
         yield Edit(call, lambda updated: _parallel(source, updated))
     yield from keyed_calls(source, module)
 

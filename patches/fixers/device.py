@@ -63,19 +63,19 @@ def _conversions(source: Source, module: cst.Module) -> list[Found]:
     """`to_device(to_float(batch), device)` becomes `to_float(to_device(batch, device))`, the same
     bits: as float32, uint8 images would be four times as many bytes to copy.
     """
-    found, moves_first = [], False
+    places, moves_first = [], False
     for function in walk(module, cst.FunctionDef):
         if function.name.value == "process_batch_for_training":
             for call in walk(function, cst.Call):
                 if _is_pair(source, call, "to_device", "to_float"):
-                    found.append(Edit(call, _swapped))
+                    places.append(Edit(call, _swapped))
                 elif _is_pair(source, call, "to_float", "to_device"):
-                    found.append(call)
+                    places.append(call)
                     moves_first = True
-    is_edited = source.api_import is not None or any(isinstance(one, Edit) for one in found)
+    is_edited = source.api_import is not None or any(isinstance(place, Edit) for place in places)
     if moves_first and not is_edited:
         return [NotPresent("the host moves a batch before it converts it")]
-    return found
+    return places
 
 
 def _is_pair(source: Source, call: cst.Call, outer: str, inner: str) -> bool:
@@ -90,7 +90,7 @@ def _is_pair(source: Source, call: cst.Call, outer: str, inner: str) -> bool:
 def _is_tensor_util(source: Source, call: cst.Call, name: str) -> bool:
     if len(call.args) != (2 if name == "to_device" else 1) or any(arg.star for arg in call.args):
         return False
-    return any(found.endswith(f".tensor_utils.{name}") for found in source.names(call.func))
+    return any(qualified.endswith(f".tensor_utils.{name}") for qualified in source.names(call.func))
 
 
 def _swapped(move: cst.Call) -> cst.Call:

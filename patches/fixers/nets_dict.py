@@ -25,7 +25,7 @@ NETS = ("obs_encoder", "noise_pred_net")
 
 def find(source: Source, module: cst.Module) -> list[Found]:
     """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, as other nets there."""
-    found, seen = [], set()
+    places, seen = [], set()
     for module_dict in calls(source, module, "torch.nn.ModuleDict"):
         items = _items(source, module_dict)
         if not {key for key, _ in items}.intersection(NETS):
@@ -35,15 +35,15 @@ def find(source: Source, module: cst.Module) -> list[Found]:
             seen.add(key)
             name = dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
             if api_calls(source, net, "parallel"):
-                found += [net] if len(getattr(net, "args", ())) == 1 else []
+                places += [net] if len(getattr(net, "args", ())) == 1 else []
             elif not any(calls(source, net, *DATA_PARALLEL)) and name not in wrapped:
                 bare.append(net)
         around = _around(source, module_dict, bare)
         if around is not None:
             return [unrecognised(source, around, AROUND)]
-        found += [wrap(source, net, "parallel") for net in bare]
+        places += [wrap(source, net, "parallel") for net in bare]
     has_both_or_none = seen.issuperset(NETS) or not seen and _in_data_parallel(source, module)
-    return found if has_both_or_none else _other_nets(source, module)
+    return places if has_both_or_none else _other_nets(source, module)
 
 
 def _other_nets(source: Source, module: cst.Module) -> list[Found]:
@@ -58,7 +58,7 @@ def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     diffuses = any(word in source.data for word in (b"noise_pred", b"diffusers"))
     if where is None and not (diffuses and dicts):
         return [NotPresent("it makes no nets of a diffusion policy")]
-    items = [item for one in dicts for item in _items(source, one)] + list(_put_in(module))
+    items = [item for pairs in dicts for item in _items(source, pairs)] + list(_put_in(module))
     nets = [key for key, value in items if not _is_dict(value)]
     keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
@@ -109,7 +109,9 @@ def _in_data_parallel(source: Source, node: cst.CSTNode) -> list[cst.Call]:
 
 def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     """The innermost function around `node`, or the module."""
-    functions = [one for one in walk(source.module, cst.FunctionDef) if _holds(one, node)]
+    functions = [
+        function for function in walk(source.module, cst.FunctionDef) if _holds(function, node)
+    ]
     return functions[-1] if functions else source.module
 
 
@@ -118,7 +120,7 @@ def _names(*nodes: cst.CSTNode) -> set[str]:
 
 
 def _holds(node: cst.CSTNode, inner: cst.CSTNode) -> bool:
-    return any(one is inner for one in walk(node, type(inner)))
+    return any(child is inner for child in walk(node, type(inner)))
 
 
 def _items(source: Source, module_dict: cst.Call) -> list[tuple[str, cst.BaseExpression]]:
@@ -127,7 +129,9 @@ def _items(source: Source, module_dict: cst.Call) -> list[tuple[str, cst.BaseExp
     if isinstance(content, cst.Dict):
         pairs = (item for item in content.elements if isinstance(item, cst.DictElement))
         return [
-            (text_of(one.key), one.value) for one in pairs if isinstance(one.key, cst.SimpleString)
+            (text_of(pair.key), pair.value)
+            for pair in pairs
+            if isinstance(pair.key, cst.SimpleString)
         ]
     if isinstance(content, cst.Call) and source.resolves(content.func, "builtins.dict"):
         return [(arg.keyword.value, arg.value) for arg in content.args if arg.keyword is not None]
@@ -137,7 +141,7 @@ def _items(source: Source, module_dict: cst.Call) -> list[tuple[str, cst.BaseExp
 def _put_in(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
     """Key and net of each `self.nets["key"] = net`."""
     for assign in walk(module, cst.Assign):
-        for target in (one.target for one in assign.targets):
+        for target in (goal.target for goal in assign.targets):
             if key_of(target) and dotted(target.value) == "self.nets":
                 yield key_of(target), assign.value
 

@@ -41,7 +41,7 @@ def _catches_all(source: Source, handler: cst.ExceptHandler) -> bool:
     kind = handler.type
     kinds = [element.value for element in kind.elements] if isinstance(kind, cst.Tuple) else [kind]
     every = ("builtins.Exception", "builtins.BaseException")
-    return kind is None or any(source.resolves(one, *every) for one in kinds)
+    return kind is None or any(source.resolves(exception, *every) for exception in kinds)
 
 
 def _with_raise(handler: cst.ExceptHandler) -> cst.ExceptHandler:

@@ -62,11 +62,11 @@ def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 def _rates(source: Source, function: cst.FunctionDef) -> list[Found]:
     """`params["learning_rate"]["initial"]` becomes `DDPUtils.scale_lr(...)` of it."""
-    found = _scaled(source, function)
-    if not found:
+    places = _scaled(source, function)
+    if not places:
         why = 'no initial learning rate is read as ["learning_rate"]["initial"]'
         return [unrecognised(source, function, why)]
-    return found
+    return places
 
 
 def _own_rates(source: Source, module: cst.Module) -> Iterator[Found]:
@@ -77,15 +77,15 @@ def _own_rates(source: Source, module: cst.Module) -> Iterator[Found]:
     for function in (*walk(module, cst.FunctionDef), module):
         for call in walk(function, cst.Call):
             rate = argument(call, 1, "lr")
-            made = (name.startswith("torch.optim.") for name in source.names(call.func))
-            if rate is None or not any(made):
+            makes_optimizer = (name.startswith("torch.optim.") for name in source.names(call.func))
+            if rate is None or not any(makes_optimizer):
                 continue
             values = [rate]
             if isinstance(rate, cst.Name) and function is not module:
                 values = [
                     assign.value
                     for assign in walk(function, cst.Assign)
-                    if rate.value in {dotted(one.target) for one in assign.targets}
+                    if rate.value in {dotted(target.target) for target in assign.targets}
                 ]
             for value in values:
                 if value not in seen:

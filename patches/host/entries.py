@@ -85,10 +85,12 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
         line = None if _EPOCH.fullmatch(name) else _training_loop(path, statement)
         if line is not None:
             loops[statement] = line
-    functions = [one for one in loops if isinstance(one, ast.FunctionDef) and _has_epochs(one)]
+    functions = [node for node in loops if isinstance(node, ast.FunctionDef) and _has_epochs(node)]
     if path.startswith("scripts/train"):
-        functions += [one for one in tree.body if _is_function(one, TRAIN) and one not in loops]
-    functions.sort(key=lambda one: (one.name != TRAIN, _parameters(one)[:2] != CONFIG_DEVICE))
+        functions += [node for node in tree.body if _is_function(node, TRAIN) and node not in loops]
+    functions.sort(
+        key=lambda function: (function.name != TRAIN, _parameters(function)[:2] != CONFIG_DEVICE)
+    )
     for statement, line in loops.items():
         if statement in functions[:1]:
             continue
@@ -120,7 +122,9 @@ def _training_loop(path: str, statement: ast.stmt) -> int | None:
 
 def _has_epochs(node: ast.AST) -> bool:
     """Whether an epoch is run for training in a loop at or under `node`."""
-    loops = (one for one in ast.walk(node) if isinstance(one, (ast.For, ast.AsyncFor, ast.While)))
+    loops = (
+        loop for loop in ast.walk(node) if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))
+    )
     calls = (call for loop in loops for call in ast.walk(loop) if isinstance(call, ast.Call))
     return any(_EPOCH.fullmatch(last_name(call)) and not _validates(call) for call in calls)
 
@@ -132,7 +136,7 @@ def _validates(call: ast.Call) -> bool:
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
     arguments = function.args
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return [arg.arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def _callers(
@@ -151,17 +155,17 @@ def _callers(
 
 def uses(host: Host, entries: Iterable[Entry]) -> list[Use]:
     """The first call of each helper in each file that has a training function."""
-    found: dict[tuple[str, str], Use] = {}
+    first: dict[tuple[str, str], Use] = {}
     for entry in entries:
         tree = parsed(host.read(entry.path)) if entry.function else ast.Module([], [])
         for use in _uses(host, entry.path, tree):
-            found.setdefault((use.script, use.name), use)
-    return list(found.values())
+            first.setdefault((use.script, use.name), use)
+    return list(first.values())
 
 
-def further_files(found: Iterable[Use]) -> list[str]:
+def further_files(helpers: Iterable[Use]) -> list[str]:
     """Files other than TRAIN_UTILS that define helpers."""
-    return sorted({use.file for use in found if use.file and not use.in_base} - {TRAIN_UTILS})
+    return sorted({use.file for use in helpers if use.file and not use.in_base} - {TRAIN_UTILS})
 
 
 def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
@@ -174,10 +178,10 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
             continue
         target = resolved(node.func, names)
         if target:
-            for place in (host, host.base) if host.is_built_on_robomimic else (host,):
-                file = _definition(place, target) if place is not None else None
+            for owner in (host, host.base) if host.is_built_on_robomimic else (host,):
+                file = _definition(owner, target) if owner is not None else None
                 if file is not None:
-                    yield Use(script, node.lineno, last, fixer, file, place is not host)
+                    yield Use(script, node.lineno, last, fixer, file, owner is not host)
                     break
             else:
                 if fixer != "rollouts":
@@ -230,8 +234,8 @@ def _file(host: Host, module: str) -> str | None:
     if package != host.package.name or not inner:
         return None
     stem = inner.replace(".", "/")
-    found = host.files((f"{stem}.py", f"{stem}/__init__.py"))
-    return found[0] if found else None
+    matches = host.files((f"{stem}.py", f"{stem}/__init__.py"))
+    return matches[0] if matches else None
 
 
 def _is_function(node: ast.stmt, name: str) -> bool:

@@ -51,11 +51,11 @@ class Host:
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Files that match any of the glob `patterns`; both relative to the package."""
         matches = (path for pattern in patterns for path in self.package.glob(pattern))
-        found = {path for path in matches if path.is_file()}
-        plain = {path.resolve() for path in found if not path.is_symlink()}
+        paths = {path for path in matches if path.is_file()}
+        plain = {path.resolve() for path in paths if not path.is_symlink()}
         names = (
             path.relative_to(self.package).as_posix()
-            for path in found
+            for path in paths
             if not (path.is_symlink() and path.resolve() in plain)  # one file, one name
         )
         return sorted(names)
@@ -71,7 +71,7 @@ class Host:
         if _INSTALLED & set(self.package.parts):  # around it are other people's packages
             return
         for folder, names, written in os.walk(self.root):
-            names[:] = sorted(one.name for one in _subfolders(Path(folder)) if one != self.package)
+            names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != self.package)
             paths = (Path(folder, name) for name in sorted(written) if name.endswith(".py"))
             for path in paths:
                 if path.is_file() and not path.is_symlink():
@@ -165,11 +165,11 @@ def is_package(folder: Path) -> bool:
 def _package_below(given: Path, shown: str) -> Path:
     level, visited = [given], []
     for _ in range(_DEPTH + 1):
-        found = [folder for folder in level if is_package(folder)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            listed = "\n".join(f"  {folder}" for folder in found)
+        packages = [folder for folder in level if is_package(folder)]
+        if len(packages) == 1:
+            return packages[0]
+        if packages:
+            listed = "\n".join(f"  {folder}" for folder in packages)
             raise UsageError(
                 f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
@@ -194,8 +194,12 @@ def _subfolders(folder: Path) -> list[Path]:
         folders = [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
     except OSError:
         return []
-    kept = (one for one in folders if one.name not in _SKIPPED and not one.name.startswith("."))
-    return sorted(one for one in kept if not (one / "pyvenv.cfg").exists())
+    kept = (
+        folder
+        for folder in folders
+        if folder.name not in _SKIPPED and not folder.name.startswith(".")
+    )
+    return sorted(folder for folder in kept if not (folder / "pyvenv.cfg").exists())
 
 
 def _importable() -> Path:

@@ -91,9 +91,9 @@ def find_refusal(host: Host) -> Refusal | None:
         if not _WORDS.search(data):
             continue
         tree = parsed(data)
-        found = sorted(_uses(tree))
-        uses += [(path, line, way) for line, way in found]
-        if any(way == DDP for _, way in found):
+        in_file = sorted(_uses(tree))
+        uses += [(path, line, way) for line, way in in_file]
+        if any(way == DDP for _, way in in_file):
             trees[path] = tree
     if not uses:
         return None
@@ -106,8 +106,8 @@ def _uses(tree: ast.Module) -> set[tuple[int, str]]:
     uses = set()
     for node in ast.walk(tree):
         name = resolved(node, names)
-        for own, way in OWN_WAYS.items():
-            if f"{name}.".startswith(f"{own}."):
+        for module, way in OWN_WAYS.items():
+            if f"{name}.".startswith(f"{module}."):
                 uses.add((node.lineno, way))
     return uses
 
@@ -117,15 +117,17 @@ def _unsynchronised(host: Host, trees: Mapping[str, ast.Module]) -> str:
     its own `forward`: around a whole Algo, whose methods training calls through `.module`, that
     never runs. trees: parsed files by path of those that use DistributedDataParallel.
     """
-    made = [f"{path}:{line}" for path, tree in trees.items() for line in _wraps_algorithm(tree)]
-    path, line = next(_passes(host), ("", 0)) if made else ("", 0)
+    wrapped_at = [
+        f"{path}:{line}" for path, tree in trees.items() for line in _wraps_algorithm(tree)
+    ]
+    path, line = next(_passes(host), ("", 0)) if wrapped_at else ("", 0)
     if not path:
         return ""
     return (
-        f"Its DistributedDataParallel ({', '.join(made)}) never synchronises: it is put around the "
-        f"whole algorithm, and training calls the algorithm's {_TRAINS} through `.module` "
-        f"({path}:{line}), past DDP's own forward. No gradient is averaged: every rank trains a "
-        "separate model, and only the main rank's is saved."
+        f"Its DistributedDataParallel ({', '.join(wrapped_at)}) never synchronises: it is put "
+        f"around the whole algorithm, and training calls the algorithm's {_TRAINS} through "
+        f"`.module` ({path}:{line}), past DDP's own forward. No gradient is averaged: every rank "
+        "trains a separate model, and only the main rank's is saved."
     )
 
 

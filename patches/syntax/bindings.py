@@ -45,8 +45,8 @@ class Bindings:
         root, dot, rest = text.partition(".")
         targets = self._imported.get(root, set())
         if root in self._others:
-            own = not targets and root not in _BUILTINS and root not in self._others_at_top
-            return f"<locals>.{text}" if own else None
+            is_local = not targets and root not in _BUILTINS and root not in self._others_at_top
+            return f"<locals>.{text}" if is_local else None
         if len(targets) > 1:
             return None
         if targets:

@@ -9,6 +9,8 @@ import libcst as cst
 from robomimic_ddp.patches.syntax.python import API_MODULE
 
 API_ALIAS = "DDPUtils"
+_SLOW = {"torch", "torchvision", "tensorflow", "transformers", "robomimic"}
+"""Packages whose import takes seconds."""
 
 
 def dotted(node: cst.CSTNode | None) -> str:
@@ -33,15 +35,25 @@ def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
 def with_api_import(module: cst.Module) -> cst.Module:
     """`module` with our import after its last robomimic import at top level, else after its last
     import or docstring. It stands above the first function or class, whose decorators may need it.
+    In a program it is above the first import that takes seconds, so that mistakes on the command
+    line are shown at once.
     """
     after = {"robomimic": -1, "import": -1, "head": -1}
+    before = []
     for index, line in enumerate(module.body):
         if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
             break
-        kind = _kind_of_line(line, first=index == 0)
-        if kind:
-            after[kind] = index
-    position = next((place for place in after.values() if place >= 0), -1) + 1
+        roots = _roots(line)
+        if roots:
+            kind = "robomimic" if "robomimic" in roots else "import"
+            after["head" if roots == {"__future__"} else kind] = index
+        elif index == 0 and _is_text(line):
+            after["head"] = index
+        if roots & _SLOW:
+            before.append(index)
+    position = next((index for index in after.values() if index >= 0), -1) + 1
+    if before and any(map(_is_main_guard, module.body)):
+        position = before[0]
     # Built, not parsed: a parsed "\n" would stay one in a file of "\r\n".
     package, name = API_MODULE.split(".")
     alias = cst.ImportAlias(
@@ -51,19 +63,25 @@ def with_api_import(module: cst.Module) -> cst.Module:
     return module.with_changes(body=[*module.body[:position], statement, *module.body[position:]])
 
 
-def _kind_of_line(line: cst.BaseStatement, first: bool) -> str:
-    if not isinstance(line, cst.SimpleStatementLine):
-        return ""
-    for statement in line.body:
+def _roots(line: cst.BaseStatement) -> set[str]:
+    """Return the packages that a line imports from: "robomimic" for a relative import."""
+    roots = set()
+    for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
         if isinstance(statement, cst.Import):
-            roots = {dotted(alias.name).split(".")[0] for alias in statement.names}
-            return "robomimic" if "robomimic" in roots else "import"
-        if isinstance(statement, cst.ImportFrom):
+            roots |= {dotted(alias.name).split(".")[0] for alias in statement.names}
+        elif isinstance(statement, cst.ImportFrom):
             root = dotted(statement.module).split(".")[0]
-            if root == "__future__":
-                return "head"
-            return "robomimic" if root == "robomimic" or statement.relative else "import"
-        is_expression = first and isinstance(statement, cst.Expr)
-        if is_expression and isinstance(statement.value, cst.SimpleString):
-            return "head"
-    return ""
+            roots.add("robomimic" if statement.relative else root)
+    return roots
+
+
+def _is_text(line: cst.BaseStatement) -> bool:
+    """Return whether it is a docstring."""
+    first = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    return isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString)
+
+
+def _is_main_guard(line: cst.BaseStatement) -> bool:
+    """Return whether it is `if __name__ == "__main__":`."""
+    test = line.test if isinstance(line, cst.If) else None
+    return isinstance(test, cst.Comparison) and dotted(test.left) == "__name__"

@@ -58,8 +58,8 @@ def api_names(data: bytes) -> tuple[str, ...]:
     tree = parsed(data)
     names, api = aliases(tree), f"{API_MODULE}."
     used = {resolved(node, names) for node in ast.walk(tree)} | set(names.values())
-    found = (name[len(api) :].partition(".")[0] for name in used if name.startswith(api))
-    return tuple(sorted(set(found)))
+    functions = (name[len(api) :].partition(".")[0] for name in used if name.startswith(api))
+    return tuple(sorted(set(functions)))
 
 
 def last_name(node: ast.AST) -> str:

@@ -102,8 +102,8 @@ class Source:
         if name is not None:
             return frozenset({name})
         scope = self._scopes.get(node)
-        found = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
-        return frozenset(found or {text})
+        names = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
+        return frozenset(names or {text})
 
     def resolves(self, node: cst.CSTNode, *qualified: str) -> bool:
         """Whether `node` is one of the `qualified` names under whatever alias the file uses."""
@@ -156,14 +156,14 @@ def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterat
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """What is in `node.children` except white space, without its visitor, which is slow."""
-    found = []
+    children = []
     for name in _code_fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, (list, tuple)):
-            found += value
+            children += value
         elif _is_a(type(value), cst.CSTNode):
-            found.append(value)
-    return found
+            children.append(value)
+    return children
 
 
 _is_a = cache(issubclass)  # asked once a type: theirs are abstract, and slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from robomimic_ddp.checkpoint.capture import capture_model, plain
+from robomimic_ddp.checkpoint.host_files import HostFiles
 from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
 from robomimic_ddp.checkpoint.restore import restore_model
 from robomimic_ddp.checkpoint.run_search import (
@@ -18,11 +19,11 @@ from robomimic_ddp.checkpoint.run_search import (
     relative_paths,
     write_requeue,
 )
+from robomimic_ddp.checkpoint.snapshot import EXIT_SECONDS, Writer
 from robomimic_ddp.checkpoint.state_file import (
     BEST,
     PREVIOUS,
     STATE,
-    export_digest,
     read,
     require_complete,
     restoring,

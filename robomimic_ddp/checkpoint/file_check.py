@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import safe_numpy
+from robomimic_ddp.checkpoint import bounds, safe_numpy
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
@@ -31,6 +31,7 @@ _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protoc
 _ZIP_MAGIC = b"PK\x03\x04"
 _UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _UNREADABLE += (AssertionError, MemoryError, OverflowError, pickle.UnpicklingError)
+_UNREADABLE += (zipfile.BadZipFile,)
 """Every error that torch raises for damaged bytes."""
 _CAN_MAP = "mmap" in inspect.signature(torch.serialization.load).parameters  # torch 2.1
 _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
@@ -98,12 +99,17 @@ def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 def _is_broken(tensor: torch.Tensor) -> bool:
     """Whether it has NaN, or infinity beside numbers: attention masks have 0 and -inf."""
-    if not tensor.is_floating_point():
+    if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    finite = torch.isfinite(tensor)
+    finite = is_finite(tensor)
     if finite.all():
         return False
     return bool(torch.isnan(tensor).any() or tensor[finite].any())
+
+
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """`torch.isfinite`, which torch does not have for numbers of 8 bits."""
+    return torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor)
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
@@ -137,7 +143,7 @@ def _is_legacy(file: Path, shown: str) -> bool:
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
-    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and zipfile.is_zipfile(file)):
+    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and bounds.is_archive(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
         raise CheckpointError(
             f"{shown} is no checkpoint of torch: the file is damaged, {kind}, or empty "
@@ -158,7 +164,10 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
         how["mmap"] = True
     try:
         str(file).encode()  # torch 2.0 gives another reason
-        return safe_numpy.resolved(_load_allowed(file, legacy, how))
+        bounds.require_file(file, legacy)
+        content = _load_allowed(file, legacy, how)
+        bounds.require_content(content, file)
+        return safe_numpy.resolved(content)
     except UnicodeEncodeError as error:
         raise CheckpointError(
             f"{shown} cannot be read: its path is not UTF-8, so torch cannot open it. Rename the "

@@ -39,7 +39,7 @@ def take(directory: Path) -> IO[bytes]:
     Raises DirectoryInUse if another job that is alive has it.
     """
     with atomic_files.must_be_written(directory / NAME):
-        lock = files.opened_to_append(directory / NAME)
+        lock = files.opened_to_write(directory / NAME)
     # A data worker may outlive its rank.
     os.register_at_fork(after_in_child=lock.close)
     try:

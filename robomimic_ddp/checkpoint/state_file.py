@@ -6,10 +6,8 @@ A file contains {"format", "digest", "state"}; the digest covers every bit of th
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import weights
+from robomimic_ddp.checkpoint import bounds, weights
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -30,21 +28,17 @@ FORMAT = 1
 PARTS = (
     "save_id",
     "epoch",
-    "inside",
     "steps",
     "world_size",
     "samples_per_step",
     "learning_rates",
     "options",
     "best",
-    "export",
     "defines",
     "model",
-    "gradient_orders",
-    "grad_scaler",
     "ranks",
 )
-"""What every state has; the component that a part belongs to checks it when it is restored."""
+"""What every state has beside the components of `training/components.py`, which check theirs."""
 _REMEDY = (
     "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
     "(experiment.ckpt_path)."
@@ -65,7 +59,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     newest = directory / STATE
     older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
     try:
-        weights.save(sealed, newest)
+        weights.save(sealed, newest, follow=False)
     except BaseException:
         if older is not None:
             with suppress(OSError):
@@ -159,11 +153,13 @@ def read_file(path: Path) -> dict[str, Any]:
             "mounted?)."
         )
     try:
-        sealed = torch.load(files.regular(path), map_location="cpu", weights_only=True)
+        bounds.require_file(files.regular(path), legacy=False)
+        sealed = torch.load(path, map_location="cpu", weights_only=True)
+        bounds.require_content(sealed, path)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        cut = path.is_file() and not zipfile.is_zipfile(path)
+        cut = path.is_file() and not bounds.is_archive(path)
         why = f"cut off while it was written, at {path.stat().st_size} bytes" if cut else first
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:
@@ -198,13 +194,3 @@ def restoring(part: str, path: Path) -> Iterator[None]:
             f"the state in {path} is complete, but its part {part!r} does not fit this version of "
             f"robomimic-ddp ({type(error).__name__}: {error}). {_REMEDY}"
         ) from error
-
-
-def export_digest(directory: Path) -> str | None:
-    """Digest of the host's `last.pth`, by its archive's checksums alone; None without one."""
-    try:
-        with zipfile.ZipFile(directory / "last.pth") as archive:
-            records = sorted((info.filename, info.CRC, info.file_size) for info in archive.filelist)
-    except (OSError, zipfile.BadZipFile):
-        return None
-    return hashlib.blake2b(repr(records).encode(), digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "i
 
 
 @watchdog.saving("a checkpoint")
-def save(obj: Any, path: Any) -> None:
+def save(obj: Any, path: Any, follow: bool = True) -> None:
     """`torch.save`, atomically, with the same bytes: torch writes the file's name into the archive,
     so the temporary file has it, in a temporary folder. Raises CheckpointError, and keeps the old
-    file, for a full disk, or a missing or read-only folder.
+    file, for a full disk, or a missing or read-only folder. A symbolic link is followed, or, for a
+    file of ours (not `follow`), replaced.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path) if follow else os.path.abspath(path))
     atomic_files.remove_left_over(target)
     temporary = atomic_files.temporary_beside(target)
     try:
@@ -63,12 +64,15 @@ def _refused_write(folder: Path) -> OSError | None:
 
 
 @contextmanager
-def read_on_cpu(host: str, untrusted: Any = None) -> Iterator[list[dict]]:
+def read_on_cpu(
+    host: str, untrusted: Any = None, before: Callable[[], Any] = lambda: None
+) -> Iterator[list[dict]]:
     """For the block, load checkpoints of the package `host` to the CPU, whatever device they were
     saved from: every rank would fill the GPU that rank 0 trained on. Yields the list of loaded
     ones.
 
-    untrusted: a path; that file is read by `file_check.read_known`, which runs no code of it.
+    untrusted: a path; that file is read by `file_check.read_known`, which runs no code of it;
+    before: called before a file is read.
     """
     checkpoints: list[dict] = []
     module = sys.modules.get(f"{host}.utils.file_utils")
@@ -79,6 +83,7 @@ def read_on_cpu(host: str, untrusted: Any = None) -> Iterator[list[dict]]:
 
     @functools.wraps(reader)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before()
         load = functools.partial(_load_on_cpu, torch.load, untrusted)
         with swapped(torch, "load", load):
             checkpoint = reader(*args, **kwargs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 
@@ -46,7 +48,10 @@ def save(figure: Any, output: str) -> None:
         if not file.suffix:
             raise ValueError("its name has no ending, which chooses the format")
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=130, format=file.suffix[1:])
+        with files.opened_to_write(file, "wb") as opened:
+            opened.write(picture.getvalue())
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
         raise DataError(
             f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "

@@ -13,7 +13,7 @@ from typing import Any
 
 from robomimic_ddp.commands import figures
 from robomimic_ddp.errors import EXIT_DONE, DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring import history, run_summary
 from robomimic_ddp.terminal import print_clean
 
 SUCCESS = "Success_Rate"
@@ -76,8 +76,10 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
         at = places(records, x)
         name = _label(folder, runs)
         trained, valid = (name, None) if len(runs) > 1 else ("train", "validation")
+        is_incomplete = run_summary.is_incomplete(folder)
+        trained += " (incomplete)" if is_incomplete else ""
         style = {"color": colour, "is_smoothed": True}
-        _line(loss, at, records, "train", "Loss", label=trained, **style)
+        _line(loss, at, records, "train", "Loss", label=trained, ends=is_incomplete, **style)
         _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
         _rates(rate, at, records, name if len(runs) > 1 else "", color=colour)
         train = [record for record in records if record["phase"] == "train"]
@@ -89,10 +91,8 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
         )
         if success is not None:
             _successes(success, at, records, name, colour)
-    has_valid = any(record["phase"] == "valid" for _, records in runs for record in records)
-    lines = " (dashed: validation)" if has_valid and len(runs) > 1 else ""
     for panel, title in (
-        (loss, f"loss, mean over ranks{lines}"),
+        (loss, f"loss, mean over ranks{_loss_note(runs)}"),
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
         (success, "success of rollouts"),
@@ -107,6 +107,19 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
     rate.set_ylim(bottom=0)
     speed.set_ylim(bottom=0)
     figures.save(figure, output)
+
+
+def _loss_note(runs: Sequence[tuple[Path, list]]) -> str:
+    """Return what the lines of the losses are, for the title."""
+    phases = [[record["phase"] for record in records] for _, records in runs]
+    is_smoothed = any(
+        each.count(phase) >= _SMOOTHED_FROM for each in phases for phase in ("train", "valid")
+    )
+    has_valid = len(runs) > 1 and any("valid" in each for each in phases)
+    notes = ["smoothed; faint: each epoch's"] * is_smoothed + ["dashed: validation"] * has_valid
+    if any(run_summary.is_incomplete(folder) for folder, _ in runs):
+        notes.append("x: incomplete")
+    return f"\n({'; '.join(notes)})" if notes else ""
 
 
 def places(records: list, x: str) -> dict[int, float]:
@@ -171,8 +184,10 @@ def _line(
     phase: str,
     key: str,
     is_smoothed: bool = False,
+    ends: bool = False,
     **style: Any,
 ) -> None:
+    """Draw a value of the log. ends: mark the last one, where the run has ended too early."""
     points = [
         (at[record["epoch"]], record["log"][key])
         for record in records
@@ -185,6 +200,8 @@ def _line(
         axes.plot(x, y, **{**style, "label": None, "alpha": 0.25})
         y = smoothed(y, _PAST)
     axes.plot(x, y, marker="o" if len(points) < 3 else None, **style)
+    if ends:
+        axes.plot(x[-1:], y[-1:], marker="x", markersize=9, color=style["color"])
 
 
 def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:

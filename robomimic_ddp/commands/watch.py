@@ -1,11 +1,16 @@
-"""`robomimic-ddp watch RUN_DIR`: a live table of all ranks, from their heartbeat files."""
+"""`robomimic-ddp watch RUN_DIR`: how far a run is, and a live table of its ranks."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
+import termios
 import time
-from collections.abc import Iterator, Sequence
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +21,8 @@ from rich.text import Text
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
-from robomimic_ddp.monitoring import heartbeat
-from robomimic_ddp.terminal import clean, print_clean, say, table, width
+from robomimic_ddp.monitoring import heartbeat, run_summary
+from robomimic_ddp.terminal import clean, print_clean, say, table, width, wrapped
 
 _SECONDS = 2.0
 """Between looks."""
@@ -29,6 +34,7 @@ _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/gro
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
 _DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
+_KEYS = "q or Ctrl-C ends this view, not the run"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -39,32 +45,79 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the table until all ranks have ended (0), or until interrupted; with --once, return 1
-    if a rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
+    """Show the run until all ranks have ended (0), or until q or Ctrl-C; with --once, return 1 if a
+    rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
-    beats, damaged = heartbeat.look(directory)
+    heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
         return _print_tables(directory, args.once)
-    with Live(Screen(beats, damaged), refresh_per_second=4) as live:
-        while not all(_outcome(beat) for beat in beats):
-            time.sleep(_SECONDS)
-            beats, damaged = heartbeat.look(directory)
-            live.update(Screen(beats, damaged))
+    with suppress(KeyboardInterrupt):
+        _show_live(directory)
+    _print_resume(directory)
     return EXIT_DONE
+
+
+def _show_live(directory: Path) -> None:
+    beats, damaged = heartbeat.look(directory)
+    screen = Screen(beats, damaged, _summary(directory, beats))
+    live = Live(screen, refresh_per_second=4)
+    with _keyboard() as is_quit:
+        try:
+            live.start()  # not `with`: Ctrl-C may come while it starts
+            while not all(_outcome(beat) for beat in beats) and not is_quit():
+                beats, damaged = heartbeat.look(directory)
+                live.update(Screen(beats, damaged, _summary(directory, beats)))
+        finally:
+            live.stop()
+
+
+def _summary(directory: Path, beats: Sequence[dict[str, Any]]) -> list[str]:
+    return list(run_summary.lines(directory, beats, time.time()))
+
+
+def _print_resume(directory: Path) -> None:
+    """Print the command that resumes the run, on one line, as a shell takes it."""
+    resume = run_summary.resume_command(directory)
+    if resume:
+        print_clean(f"if the run has ended, resume it with:\n  {resume}")
+
+
+@contextmanager
+def _keyboard() -> Iterator[Callable[[], bool]]:
+    """Yield a function that waits until the next look, or a key, and returns whether it was q."""
+    if not sys.stdin.isatty():
+        yield lambda: bool(time.sleep(_SECONDS))
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)  # keys come without Enter
+
+    def is_quit() -> bool:
+        ready, _, _ = select.select([sys.stdin], [], [], _SECONDS)
+        return bool(ready) and os.read(sys.stdin.fileno(), 1).lower() in (b"q", b"")
+
+    try:
+        yield is_quit
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def _print_tables(directory: Path, once: bool) -> int:
     while True:
         beats, damaged = heartbeat.look(directory)
         cells = rows(beats, time.time())
+        for line in _summary(directory, beats):
+            say(line)
         print_clean("\n".join(table([COLUMNS, *cells], width())))
         states = [line[1] for line in cells]
         for name in damaged:
             say(_DAMAGED.format(name))
+        has_ended = all(_outcome(beat) for beat in beats)
+        if once or has_ended:
+            _print_resume(directory)
         if once:
             return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
-        if all(_outcome(beat) for beat in beats):
+        if has_ended:
             return EXIT_DONE
         time.sleep(_SECONDS)
 
@@ -138,13 +191,14 @@ def _state(beat: dict[str, Any], seen: float, farthest: tuple[int, int], awaited
 
 @dataclass(frozen=True)
 class Screen:
-    """Draws the table at any width, for rich. Ranks in trouble come first, and are described
-    above. Where a line is too long, "at" is below the others; if the ranks then leave the screen,
-    it is cut.
+    """Draws the summary and the table at any width, for rich. Ranks in trouble come first, and are
+    described above. Where a line is too long, "at" is below the others; if the ranks then leave the
+    screen, it is cut.
     """
 
     beats: Sequence[dict[str, Any]]
     damaged: Sequence[str] = ()
+    summary: Sequence[str] = ()
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
         cells = sorted(rows(self.beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
@@ -152,11 +206,21 @@ class Screen:
         troubles += [
             f"rank {line[0]} {line[1]}: {line[-1]}" for line in cells if line[1] in _IN_TROUBLE
         ]
+        summary = [*self.summary, _KEYS] if self.summary else []
+        summary = [
+            row for line in summary for row in wrapped(clean(line), options.max_width, "  ", "")
+        ]
+        yield from map(Text, summary)
         yield from (Text(clean(line), style="bold red") for line in troubles[:_MOST_TROUBLES])
         lines = table([COLUMNS, *cells], options.max_width)
-        if "\n".join([*troubles[:_MOST_TROUBLES], *lines]).count("\n") >= console.height:
+        above = [*summary, *troubles[:_MOST_TROUBLES]]
+        if "\n".join([*above, *lines]).count("\n") >= console.height:
             lines = table([COLUMNS, *cells], None)
         yield Text(lines[0], style="bold", no_wrap=True, overflow="ellipsis")
         for (_, state, *_), line in zip(cells, lines[1:]):
             style = _STYLES.get(state, "")
             yield Text(line, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _fitted(text: str, columns: int) -> list[str]:
+    return wrapped(clean(text), columns, "  ", first="")

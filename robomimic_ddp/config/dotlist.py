@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -70,12 +68,10 @@ def keys_beside_config() -> list[str]:
     ]
 
 
-def require_accepted(words: Sequence[str], script: ModuleType) -> None:
-    """Raises ConfigError if `script`, which reads --config by argparse, accepts none of `words`."""
-    try:
-        source = inspect.getsource(script)
-    except (OSError, TypeError):  # not from a file
-        return
+def require_accepted(words: Sequence[str], source: str) -> None:
+    """Raises ConfigError if a script of this text, which reads --config by argparse, accepts none
+    of `words`.
+    """
     if ".parse_args()" in source and "--config" in source and not _READS_WORDS.search(source):
         raise ConfigError(
             f"found {' '.join(words)}, but this script takes the host's keys from --config alone; "

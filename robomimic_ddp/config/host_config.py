@@ -7,6 +7,7 @@ unpatched host can read the config.json of a run on HDF5.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import dotlist, env, host_keys, json_config, tree
+from robomimic_ddp.config import dotlist, env, host_keys, json_config, options, paths, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
@@ -26,6 +27,7 @@ USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
     "[debug=true] [resume=true] [ddp.NAME=value]"
 )
+_RESOLVER = re.compile(r"\$\{[^{}]*:")
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 ROBOMIMIC_FORMAT = "robomimic"
@@ -34,8 +36,8 @@ OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
 
 
-def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the host's locked config for a dot-list, and the flags load_from, debug, resume."""
+def build_config(arguments: Sequence[str]) -> Any:
+    """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
     given = dotlist.parse_dotlist(arguments, USAGE)
@@ -46,6 +48,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
+        _refuse_resolvers(settings, flags["load_from"])
     for one in (settings, given):
         _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
@@ -72,7 +75,47 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     if flags["debug"]:
         _shorten(config)
     config.lock()
-    return config, flags
+    return config
+
+
+def _refuse_resolvers(settings: Mapping, path: Any) -> None:
+    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
+    trains into the run's config.json and its logs.
+    """
+    for key, value in tree.named(settings):
+        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
+            raise ConfigError(
+                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
+                "Write the value itself; on the command line ${oc.env:NAME} is read."
+            )
+
+
+def config_of_job(
+    file: Any, words: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[Any, options.ResolvedOptions]:
+    """Return the host's config of `--config FILE` with the settings `words`, and the options, as a
+    rank of the training has them. Raises ConfigError, OptionError.
+    """
+    json_config.read_json(file, "--config ")
+    try:
+        config = build_config([f"load_from={paths.expanded(file)}", *words])
+    except ImportError as error:
+        raise ConfigError(
+            f"--config {file}: its keys cannot be compared with the host's config: {error}. Use "
+            "the Python that trains."
+        ) from error
+    return config, checked_options(config, environment)
+
+
+def checked_options(
+    config: Any, environment: Mapping[str, str] | None = None
+) -> options.ResolvedOptions:
+    """Return the options of a finished `config`. Raises ConfigError and OptionError for what no
+    rank would train with.
+    """
+    host_keys.require_possible(config)
+    notes = notes_of(config)
+    return options.resolve(notes.command_line_options, environment, notes.file_options)
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:

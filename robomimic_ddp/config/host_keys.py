@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from robomimic_ddp.config import tree
+from robomimic_ddp.config.tree import is_list, is_number, is_whole
 from robomimic_ddp.errors import ConfigError
 
 _KINDS = {
@@ -75,8 +76,8 @@ def _require_kind(dotted: str, value: Any, default: Any) -> None:
         return
     fits = {
         bool: value in (0, 1),
-        int: _is_number(value),
-        float: _is_number(value),
+        int: is_number(value),
+        float: is_number(value),
         str: isinstance(value, str),
         list: isinstance(value, (list, tuple)),
     }[kind]
@@ -96,14 +97,6 @@ def require_once(dotted: str, names: Sequence[Any]) -> None:
         )
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _is_run_name(value: Any) -> bool:
     """Return whether runs with this name would be written below train.output_dir."""
     if not isinstance(value, str) or not value.strip():
@@ -114,11 +107,11 @@ def _is_run_name(value: Any) -> bool:
 _FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "experiment.name": (_is_run_name, "the name of a folder below train.output_dir"),
     "experiment.save.every_n_seconds": (
-        lambda value: value is None or _is_number(value),
+        lambda value: value is None or is_number(value),
         "a number of seconds, or null for no save by the clock",
     ),
     "experiment.save.epochs": (
-        lambda value: _is_list(value) and all(map(_is_number, value)),
+        lambda value: is_list(value) and all(map(is_number, value)),
         "a list of numbers, or [] for none",
     ),
     "train.hdf5_cache_mode": (
@@ -172,7 +165,7 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
             continue  # hosts then ignore the interval, but never rollout.rate
         if dotted in _INTERVALS and isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not is_whole(value, least, most):
             null = f", or null for {_MAY_BE_NULL[dotted]}" if dotted in _MAY_BE_NULL else ""
             raise ConfigError(
                 f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
@@ -185,9 +178,9 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
             raise ConfigError(f"{dotted}={values[dotted]!r}: expected {expected}.")
     for dotted, value in values.items():
         rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
-        if rate and not (_is_number(value) and 0 <= value <= sys.float_info.max):
+        if rate and not (is_number(value) and 0 <= value <= sys.float_info.max):
             raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
-    if _is_list(values.get("train.action_keys")):
+    if is_list(values.get("train.action_keys")):
         require_once("train.action_keys", values["train.action_keys"])
     if algorithm == "diffusion_policy":
         _require_horizons(values)
@@ -196,16 +189,6 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
 def _shortened(value: Any) -> str:
     """For a message; Python refuses to print numbers of thousands of digits."""
     return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
-
-
-def require_possible_file(settings: Mapping[str, Any]) -> None:
-    """As require_possible, for a JSON config alone: keys that it leaves out pass."""
-    for name in ("train", "experiment", "algo", "observation"):
-        if name in settings and not isinstance(settings[name], Mapping):
-            raise ConfigError(
-                f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
-            )
-    _require_values(dict(tree.named(settings)), settings.get("algo_name"))
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
@@ -233,7 +216,7 @@ def _require_horizons(values: Mapping[str, Any]) -> None:
 def _require_observations(values: Mapping[str, Any]) -> None:
     prefix = "observation.modalities.obs."
     kinds = [value for dotted, value in values.items() if dotted.startswith(prefix)]
-    require_once(prefix[:-1], [key for keys in kinds if _is_list(keys) for key in keys])
+    require_once(prefix[:-1], [key for keys in kinds if is_list(keys) for key in keys])
     if kinds and not any(kinds):
         raise ConfigError(
             "observation.modalities.obs names no observation, so the policy would see nothing. "

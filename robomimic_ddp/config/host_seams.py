@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import sys
@@ -24,6 +25,25 @@ def package_folder(package: str | None) -> Path | None:
     """Return the folder of an imported package ("robomimic"), or None."""
     file = getattr(sys.modules.get(package or ""), "__file__", None)
     return Path(file).parent if file and Path(file).name == "__init__.py" else None
+
+
+def main_text() -> str:
+    """Return the source text of the script that this process runs, edited in memory where it is;
+    "" where it has none.
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    get_source = getattr(getattr(main, "__loader__", None), "get_source", None)
+    try:
+        return (get_source(spec.name if spec else main.__name__) if get_source else "") or ""
+    except (ImportError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+def importable_folder(package: str) -> Path | None:
+    """Return the folder of a package as an import would find it, without one; None without it."""
+    spec = importlib.util.find_spec(package)
+    return next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
 
 
 def api_names(text: str) -> set[str] | None:

@@ -32,11 +32,21 @@ def read_json(path: Any, spelled: str) -> dict:
     return settings
 
 
-def require_config(arguments: Any) -> None:
-    """Check the `config` of the parsed arguments of a host's main. Raises ConfigError."""
-    path = getattr(arguments, "config", None)
-    if isinstance(path, str) and "algo_name" not in read_json(path, "--config "):
+def require_algorithm(path: Any) -> dict:
+    """Return the settings in the file of --config. Raises ConfigError, also if no algorithm is in
+    it.
+    """
+    settings = read_json(path, "--config ")
+    if "algo_name" not in settings:
         raise ConfigError(
             f"--config {path}: found no algo_name; expected the name of one of this host's "
             'algorithms, such as "algo_name": "diffusion_policy".'
         )
+    return settings
+
+
+def require_config(arguments: Any) -> None:
+    """Check the `config` of the parsed arguments of a host's main. Raises ConfigError."""
+    path = getattr(arguments, "config", None)
+    if isinstance(path, str):
+        require_algorithm(path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import resource
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _CORE_LIMITS = (
 """Of a container: CPU quota and period; "max" or -1 is no limit."""
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
+_PATIENCE_SECONDS = 120
 
 
 def own_cores() -> tuple[int, ...]:
@@ -55,6 +57,35 @@ def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int
     users = Counter(core for cores in of_ranks for core in cores)
     share = math.floor(sum(Fraction(1, users[core]) for core in own))
     return within_core_limit(share, len(of_ranks))
+
+
+def is_alive(process: int) -> bool:
+    """Return whether there is a process of this number on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it exists, and belongs to another user
+    return True
+
+
+def output_of(*command: str, variables: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit code and output of a command, or (-1, reason) if it could not run."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+            env=variables,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
 
 
 def peak_memory() -> int:

@@ -1,4 +1,4 @@
-"""The memory that training a policy needs on each rank, from its number of parameters."""
+"""The memory and disk space that training a policy needs, from its number of parameters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ is whole of a unit has 1 byte a parameter. torch keeps at most five at once: wei
 that they come in, gradients and their copy that is sent. Validation needs 4: all weights of the
 nets.
 """
+FILE_BYTES = 12
+"""Of a parameter in a checkpoint or state: weight 4, Adam's two moments 8; averages come on top."""
+_FILES = 6
+"""Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
 _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
@@ -42,6 +46,23 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
         start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
         return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
+
+
+def disk_warning(parameters: int, averages: int, kept: int, present: int, free: int) -> str | None:
+    """Return the warning where a run's files do not fit on the disk, else None.
+
+    kept: the number of checkpoints in models/; present: bytes of those that are there already.
+    """
+    size = parameters * (FILE_BYTES + AVERAGE_BYTES * averages)
+    needed = size * (_FILES + kept)
+    if needed - present <= free:
+        return None
+    return (
+        f"disk: warning: this run writes {_bytes(needed)} ({_FILES + kept} files of "
+        f"{_bytes(size)}: 3 states, last.pth, last_bak.pth, one while it is written, {kept} in "
+        f"models/), and {_bytes(free)} are free. Free disk space, choose another train.output_dir, "
+        "or keep fewer checkpoints (experiment.save.every_n_epochs)"
+    )
 
 
 def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:

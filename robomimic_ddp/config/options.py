@@ -149,6 +149,14 @@ class Options:
         "The same for torch's DataLoader, such as `ddp.loader.prefetch_factor=4`; what is not "
         "named is as the host says.",
     )
+    save_seconds: float = _option(
+        60.0,
+        "A state is saved at the first epoch's end, then at most once in this time, and always at "
+        "a stop, at a better best and after the last epoch; a crash loses what was trained since. "
+        "0: at every epoch's end.",
+        minimum=0,
+        maximum=1e6,
+    )
     resume: str = _option(
         "false",
         "Resume the newest run of the same experiment name, in its directory, from its "

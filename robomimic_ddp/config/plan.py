@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from robomimic_ddp.config import learning_rate, parallel_mode
+from robomimic_ddp.config import learning_rate, parallel_mode, tree
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.errors import PlanError
@@ -227,7 +227,7 @@ def _without_effect(mode: str, options: Options) -> Iterator[str]:
 
 def batch_per_rank(options: Options, batch: int, world: int) -> int:
     """Samples of a rank and micro-batch. Raises PlanError for a `batch` that cannot be split."""
-    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+    if not tree.is_whole(batch, 1):
         raise PlanError(f"train.batch_size={batch!r}: expected a whole number of at least 1.")
     if options.batch == "per_rank":
         return batch

@@ -9,6 +9,9 @@ from __future__ import annotations
 DATA_FORMAT = "droid_rlds"
 """The value of train.data_format that selects this reader."""
 
+DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
+"""The folder of the indices where train.data_cache_dir names none."""
+
 IMAGE_FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
 """How images are resized (see `pipeline.resize`). lanczos3: antialiased, as in dlimp; bilinear:
 from 2 x 2 pixels, whatever the factor; bilinear_antialias: the triangle widened by the factor.

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
@@ -76,19 +76,9 @@ def remove_left_over(target: Path) -> None:
     with suppress(OSError):
         for name in os.listdir(target.parent):
             match = pattern.fullmatch(name)
-            if match and not _is_alive(int(match.group(1))):
+            if match and not machine.is_alive(int(match.group(1))):
                 left = target.with_name(name)
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it exists, and belongs to another user
-    return True
 
 
 def flush_folder(folder: Path) -> None:

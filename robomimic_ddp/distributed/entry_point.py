@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -12,15 +11,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import early_failure, env
 from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
-from robomimic_ddp.terminal import clean, print_clean
+from robomimic_ddp.terminal import print_clean
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
@@ -155,7 +153,7 @@ def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     _log(message + ("" if ours and error.__cause__ is None else stack))
     if not is_first:
         _end_after_another(launch, f"failed too ({_first_line(text)})", quiet=everywhere)
-    _record(message if ours else message + stack, launch)
+    early_failure.record(message if ours else message + stack, launch)
     _show(message if ours or launch.shown_by_launcher else message + stack)
     _end(EXIT_REFUSED)
 
@@ -170,7 +168,7 @@ def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) ->
         _wait_for_launcher(_FOLLOW_UP_SECONDS)
     else:
         time.sleep(_LINE_SECONDS)  # other launchers kill the job when the first rank ends
-    _record(line, launch)
+    early_failure.record(line, launch)
     _end(EXIT_REFUSED)
 
 
@@ -185,15 +183,6 @@ def _wait_for_launcher(seconds: float) -> None:
 
 def _first_line(error: BaseException | str) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
-def _record(text: str, launch: env.LaunchEnv) -> None:
-    """Records the failure for torchrun's summary, without the traceback that torch would add."""
-    if launch.error_file is not None:
-        extra = {"py_callstack": clean(text.rstrip()), "timestamp": str(int(time.time()))}
-        record = {"message": {"message": clean(text.rstrip()), "extraInfo": extra}}
-        with suppress(OSError):
-            Path(launch.error_file).write_text(json.dumps(record), encoding="utf-8")
 
 
 def is_time_limit(error: BaseException) -> bool:

@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,8 +38,6 @@ MOST, LEAST = 1 / 4, 1 / 100
 """Shares of its net of a unit: at most, for its memory, and at least, since each is a message."""
 _PAST_CALL = re.compile(r"(?<!\))\.forward\(")
 """`self.nets[key].forward(x)`, and not `super().forward(x)`."""
-_ROUNDING = 1e-5
-"""Of a sum of gradients, relative to the sum of their magnitudes."""
 
 
 def why_not(device: str) -> str | None:
@@ -229,7 +226,8 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
     return found
 
 
-def _is_unit(module: nn.Module) -> bool:
+def is_unit(module: nn.Module) -> bool:
+    """Return whether FSDP gathers `module`'s parameters when it is called."""
     return FSDPModule is not None and isinstance(module, FSDPModule)
 
 
@@ -373,7 +371,7 @@ def _whole_average(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def _whole_net(net: nn.Module) -> Iterator[None]:
     state = parallel.state_of(net)
-    modules = list(filter(_is_unit, net.modules()))
+    modules = list(filter(is_unit, net.modules()))
     net.set_reshard_after_forward(False)
     for module in modules:
         module.unshard()
@@ -385,77 +383,3 @@ def _whole_net(net: nn.Module) -> Iterator[None]:
         for module in modules:
             module.reshard()
             module.set_reshard_after_forward(module is not net, recurse=False)
-
-
-# ----- proof
-
-
-class GradientMeans:
-    """Compares, in one step, each gradient that FSDP has averaged with the mean of the ranks' own:
-    by the sum of its elements, before anything clips them.
-    """
-
-    def __init__(self, algo: Any) -> None:
-        self._named = [
-            (name, one)
-            for name, one in host_algo.named_parameters(algo)
-            if is_sharded(one) and one.requires_grad
-        ]
-        device = self._named[0][1].device_mesh.device_type
-        self._own = torch.zeros(len(self._named), 2, dtype=torch.float64, device=device)
-        """Of each parameter's gradient on this rank: the sum, and that of the magnitudes."""
-        self._reduced = torch.zeros_like(self._own[:, 0])
-        """The sum over this rank's part of each averaged gradient."""
-        self._undo = ExitStack()
-        places = {id(one): place for place, (_, one) in enumerate(self._named)}
-        for place, (_, one) in enumerate(self._named):
-            hook = partial(self._add_reduced, place)
-            self._undo.callback(one.register_post_accumulate_grad_hook(hook).remove)
-        self._watched: set[int] = set()
-        for unit in filter(_is_unit, (module for _, module in host_algo.named_modules(algo))):
-            slots = [
-                (owner, name, places[id(one)])
-                for owner in unit.modules()
-                for name, one in owner._parameters.items()
-                if id(one) in places
-            ]
-            watch = partial(self._watch, slots)
-            self._undo.callback(unit.register_forward_pre_hook(watch).remove)
-
-    def _watch(self, slots: list[tuple[nn.Module, str, int]], *_: Any) -> None:
-        """In a unit's forward, after FSDP's hook: whole are the parameters that it gathered."""
-        for owner, name, place in slots:
-            gathered = owner._parameters[name]
-            if not is_sharded(gathered) and place not in self._watched:
-                self._watched.add(place)
-                hook = partial(self._add_own, place)
-                self._undo.callback(gathered.register_hook(hook).remove)
-
-    def _add_own(self, place: int, gradient: torch.Tensor) -> None:
-        wide = gradient.detach().double()
-        self._own[place] += torch.stack([wide.sum(), wide.abs().sum()])
-
-    def _add_reduced(self, place: int, parameter: torch.Tensor) -> None:
-        part = local(parameter.grad)
-        if part.device != self._reduced.device:  # offloaded, and perhaps still on its way
-            getattr(torch, self._reduced.device.type).current_stream().synchronize()
-        # Micro-batches are added up in the gradient.
-        self._reduced[place] = part.double().sum()
-
-    def complaints(self) -> list[str]:
-        """Collective, once, after the backward pass: about gradients that are not the mean."""
-        self._undo.close()
-        sum_over_shards(self._reduced, [one for _, one in self._named])
-        dist.all_reduce(self._own)
-        reduced = self._reduced.cpu()
-        means, magnitudes = (self._own / group.world_size()).cpu().T
-        wrong = (reduced - means).abs() > _ROUNDING * magnitudes
-        for place in wrong.nonzero().flatten().tolist()[:1]:
-            return [
-                f"the gradient of {self._named[place][0]}, reduced by FSDP, is not the mean of the "
-                f"ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): its elements sum "
-                f"to {reduced[place]:.6g}, the mean over {group.world_size()} ranks to "
-                f"{means[place]:.6g}. A divide factor or gradient sync of FSDP was changed, or "
-                "the backend adds wrongly; leave them to robomimic-ddp."
-            ]
-        return []

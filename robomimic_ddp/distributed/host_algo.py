@@ -8,14 +8,18 @@ else an algorithm has, such as `self.model` and `self.optimizer`, is found by `h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.host_objects import walk
+
+_OF_A_RANK = re.compile(r"(^|_)(rank|device|gpu|seed|rng|generator|time|pid|node|worker)s?(_|$)")
 
 
 def parts(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
@@ -189,6 +193,31 @@ def counters(algo: Any) -> dict[str, Any]:
             continue
         counts[f"schedule {name} steps"] = schedule.last_epoch
     return counts
+
+
+def noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
+    """Every object with a method `add_noise`, as those of diffusers have."""
+    for prefix, owner in parts(algo):
+        for name, value in vars(owner).items():
+            if callable(getattr(type(value), "add_noise", None)):
+                yield f"{prefix}.{name}" if prefix else name, value
+
+
+def is_shared(attribute: str) -> bool:
+    """Return whether all ranks should have the same there: not in what is a rank's by its name."""
+    return not _OF_A_RANK.search(attribute)
+
+
+def plain_numbers(owners: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the whole numbers, floats and switches among the attributes of `owners` (`parts`), as
+    "self.counter"; not those that are a rank's own by their name.
+    """
+    return {
+        f"self.{prefix}.{name}" if prefix else f"self.{name}": value
+        for prefix, owner in owners
+        for name, value in vars(owner).items()
+        if isinstance(value, (int, float, np.generic)) and is_shared(name)
+    }
 
 
 def named_optimizer_state(algo: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -61,6 +61,8 @@ class OptimizerDDP:
         self.training_forwards = 0
         """Losses that have passed through."""
         self._prepared = self._agreed = False
+        self.averages_in_step = False
+        """Whether the latest gradients were averaged before the step, not in the backward pass."""
         self._grad_versions: dict[int, int] = {}
         """Of each gradient, by its parameter, when the host's own backward pass had written it."""
         whole = [one for one in parameters if isinstance(one, nn.Parameter)]
@@ -110,8 +112,8 @@ class OptimizerDDP:
         self._watched.callback(lambda kept: handle.remove(), writer)
 
     def _before_step(self, *_: Any) -> None:
-        prepared, self._prepared = self._prepared, False
-        if not prepared:
+        self.averages_in_step, self._prepared = not self._prepared, False
+        if self.averages_in_step:
             self._agree("before the step")
             self._require_unchanged()
             self._average()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from robomimic_ddp.files import opened_to_append
+from robomimic_ddp.files import opened_to_write
 from robomimic_ddp.terminal import print_clean
 
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
@@ -39,7 +39,7 @@ class LogFile(_Stream):
 
     def __init__(self, path: str, file: TextIO | None = None, is_ours: bool = False) -> None:
         self.path, self._file, self._has_warned = path, file, False
-        self._open = opened_to_append if is_ours else open
+        self._open = opened_to_write if is_ours else open
         self.write("")
 
     def write(self, message: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.errors import OptionError
+from robomimic_ddp.errors import OptionError, did_you_mean
 
 _TAKERS = {"kwargs": DistributedDataParallel, "loader": DataLoader}
 _DEVICE = "DDP works on this rank's device"
@@ -56,8 +56,7 @@ def require_accepted(values: Options) -> None:
                     f"{spelled} cannot be set: {_SET_BY_US[option][name]}. Leave it out."
                 )
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f" Did you mean ddp.{option}.{close[0]}?" if close else ""
+                hint = did_you_mean(name, names, f"ddp.{option}.")
                 raise OptionError(
                     f"{spelled}: {taker.__name__} of this torch has no such parameter.{hint} It "
                     f"takes {', '.join(names)}."
@@ -69,7 +68,7 @@ def require_accepted(values: Options) -> None:
 
 def _expected(name: str, value: Any, default: Any) -> str | None:
     """Return what torch expects in place of `value`; None where it is that."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = tree.is_number(value)
     if name in _NUMBERS:
         least, most = _NUMBERS[name]
         whole = name == "prefetch_factor"

@@ -216,8 +216,11 @@ SAVING = "saving "
 @contextmanager
 def saving(what: str) -> Iterator[None]:
     """For the block or the decorated function, this rank's place (`here`) is that it saves `what`,
-    without a process group too.
+    without a process group too. In another thread than the main one, training continues.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     _saving.append(f"{SAVING}{what}")
     try:
         yield

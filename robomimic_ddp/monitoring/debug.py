@@ -28,11 +28,11 @@ def say(line: str) -> None:
 
 def tell_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
     """Prints each net's trainable parameters and this rank's data, before the first step."""
-    held = ", ".join(
+    counts = ", ".join(
         f"{name} {sum(p.numel() for p in net.parameters() if p.requires_grad):,}"
         for name, net in nets
     )
-    say(f"trainable parameters: {held or 'none in a parallel net'}; device {device}")
+    say(f"trainable parameters: {counts or 'none in a parallel net'}; device {device}")
     if loader is not None:
         say(f"data: {' '.join(_data(loader))}")
 

@@ -31,6 +31,8 @@ _KINDS = {
     **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
 }
 """Key -> type, in a complete file."""
+_OPTIONAL = {"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)}
+"""Of keys that may be missing."""
 _MOST, _MOST_RANKS = 1e15, 100_000
 """Of any number of a heartbeat, and of ranks: who reads it waits in proportion."""
 _LAST_SECONDS = 5.0
@@ -52,7 +54,7 @@ class Heartbeat(StepHook):
     ) -> None:
         self.path = directory / FOLDER / f"rank{rank}.json"
         self.interval = interval(world_size)
-        self._memory, self._epoch = memory, None
+        self._memory, self._epoch, self._before = memory, None, 0
         self._state: dict[str, Any] = {
             "rank": rank,
             "world_size": world_size,
@@ -62,12 +64,15 @@ class Heartbeat(StepHook):
             "epoch": None,
             "begun": 0,
             "step": 0,
+            "steps": None,
+            "epochs": None,
+            "data_share": None,
             "loss": None,
             "step_seconds": None,
             "finished": False,
             "ended": None,
         }
-        self._last_step = time.monotonic()
+        self._last_step, self._waited = time.monotonic(), 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._beat, name="robomimic-ddp-heartbeat", daemon=True
@@ -87,21 +92,29 @@ class Heartbeat(StepHook):
         self._thread.join(_LAST_SECONDS)
         self.write()
 
-    def in_epoch(self, epoch: Any) -> Heartbeat:
-        """Itself, for the steps of that epoch."""
-        self._epoch = epoch
+    def in_epoch(
+        self, epoch: Any, before: int = 0, steps: int | None = None, epochs: int | None = None
+    ) -> Heartbeat:
+        """Itself, for the steps of that epoch, which has `steps`, `before` of them before it was
+        resumed; the last epoch is `epochs`.
+        """
+        self._epoch, self._before = epoch, before
+        self._state.update(steps=steps, epochs=epochs)
         return self
 
     def batch(self, batch: Any) -> None:
         state = self._state
-        state["begun"] = (state["step"] if self._epoch == state["epoch"] else 0) + 1
+        state["begun"] = (state["step"] if self._epoch == state["epoch"] else self._before) + 1
+        self._waited = time.monotonic() - self._last_step
 
     def done(self) -> None:
         now, state, same = time.monotonic(), self._state, self._epoch == self._state["epoch"]
         if same:
-            before, seconds = state["step_seconds"], now - self._last_step
-            state["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
-        state["step"] = state["step"] + 1 if same else 1
+            seconds = now - self._last_step
+            state["step_seconds"] = _mean(state["step_seconds"], seconds)
+            if seconds:
+                state["data_share"] = _mean(state["data_share"], self._waited / seconds)
+        state["step"] = (state["step"] if same else self._before) + 1
         state["epoch"] = self._epoch
         self._last_step = now
 
@@ -131,6 +144,11 @@ class Heartbeat(StepHook):
             self.write()
 
 
+def _mean(before: float | None, value: float) -> float:
+    """Return a mean that forgets old values."""
+    return value if before is None else 0.9 * before + 0.1 * value
+
+
 def interval(world_size: int) -> float:
     """Seconds between two heartbeats of a rank."""
     return _SECONDS + world_size / _RANKS_A_SECOND
@@ -154,6 +172,7 @@ def _is_complete(state: Any) -> bool:
     if not isinstance(state, dict):
         return False
     of_kind = [isinstance(state.get(key, ...), kind) for key, kind in _KINDS.items()]
+    of_kind += [isinstance(state.get(key), kind) for key, kind in _OPTIONAL.items()]
     numbers = [value for value in state.values() if isinstance(value, _NUMBER)]
     is_sound = all(of_kind) and all(abs(number) < _MOST for number in numbers)
     return is_sound and 0 <= state["rank"] < state["world_size"] <= _MOST_RANKS
@@ -163,7 +182,7 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     if not Path(directory).is_dir():
         raise DataError(f"{directory} is no folder: expected that of a run (logs/ and models/).")
-    found, damaged = [], []
+    states, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
             state = files.read_json(path)
@@ -171,17 +190,17 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         except (OSError, ValueError):
             state = None
-        whole = _is_complete(state)
-        found += [state] if whole else []
-        damaged += [] if whole else [path.name]
-    if not found:
+        complete = _is_complete(state)
+        states += [state] if complete else []
+        damaged += [] if complete else [path.name]
+    if not states:
         what = f"no {FOLDER}/rank*.json"
         if damaged:
             what = f"damaged files only in {FOLDER}/ ({', '.join(damaged[:4])})"
-        other = paths.example_below(Path(directory), f"{FOLDER}/rank0.json")
+        hint = paths.example_below(Path(directory), f"{FOLDER}/rank0.json")
         raise DataError(
             f"{directory} has {what}; expected the folder of a run that trains under the "
-            f"retrofit (the one with logs/ and models/){other}. A rank that lives writes its file "
+            f"retrofit (the one with logs/ and models/){hint}. A rank that lives writes its file "
             "every few seconds, unless the disk is full."
         )
-    return sorted(found, key=lambda state: state["rank"]), damaged
+    return sorted(states, key=lambda state: state["rank"]), damaged

@@ -63,7 +63,7 @@ def try_to_append(folder: Path, record: dict) -> None:
 def append(directory: Path, record: dict) -> None:
     """Appends one line. If it cannot be written, raises OSError and leaves the file unchanged."""
     line = json.dumps(record, sort_keys=True, default=_plain) + "\n"
-    with files.opened_to_append(directory / FILE_NAME, buffering=0) as file:
+    with files.opened_to_write(directory / FILE_NAME, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         data = line.encode()
         try:

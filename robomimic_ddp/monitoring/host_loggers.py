@@ -112,14 +112,14 @@ def data_logger(
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         if not group.is_main():
-            found = [name for name in DATA_LOGGER_SWITCHES if name in signature.parameters]
-            if not found:
+            switches = [name for name in DATA_LOGGER_SWITCHES if name in signature.parameters]
+            if not switches:
                 raise RobomimicDDPError(
                     f"{cls.__name__}{signature} has none of the parameters {DATA_LOGGER_SWITCHES}, "
                     "so all ranks would write the same log files. Give it such a switch, or use "
                     "one rank."
                 )
-            call.arguments.update(dict.fromkeys(found, False))
+            call.arguments.update(dict.fromkeys(switches, False))
         package = cls.__module__.partition(".")[0]
         asked: AbstractContextManager = nullcontext()
         if call.arguments.get("log_wandb"):

@@ -92,12 +92,12 @@ def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
 
 def take_share(call: inspect.BoundArguments) -> None:
     """The validation loader becomes this rank's share, `num_steps` its length (DROID: not None)."""
-    given, loader = argument(call, "data_loader"), loader_of(call.arguments)
+    loaders, loader = argument(call, "data_loader"), loader_of(call.arguments)
     if not hasattr(loader, "limited"):
         return  # the host's DataLoader: on one rank, or not made by the seam
     steps = argument(call, "num_steps")
-    if isinstance(given, Mapping):
-        shares = {name: one.limited(steps) for name, one in given.items()}
+    if isinstance(loaders, Mapping):
+        shares = {name: part.limited(steps) for name, part in loaders.items()}
         call.arguments["data_loader"], share = shares, next(iter(shares.values()))
     else:
         call.arguments["data_loader"] = share = loader.limited(steps)

@@ -49,13 +49,13 @@ class Guard(StepHook):
             )
 
     def refused(self, error: ValueError) -> None:
-        found = self._refused_actions()
-        if found is not None:
-            raise found from error
+        refusal = self._refused_actions()
+        if refusal is not None:
+            raise refusal from error
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         self.steps += 1
-        loss = next((one for one in _losses(step_log) if not math.isfinite(one)), None)
+        loss = next((value for value in _losses(step_log) if not math.isfinite(value)), None)
         if loss is not None:
             broken = self._broken_places(batch)
             if broken or not self.overflows_left:
@@ -66,23 +66,23 @@ class Guard(StepHook):
         """`step_log` without overflowed values, which would spoil the mean. Gradients may overflow
         under a finite loss; that step is skipped too.
         """
-        kept = {
+        finite = {
             key: value
             for key, value in step_log.items()
             if not isinstance(value, float) or math.isfinite(value)
         }
-        if len(kept) == len(step_log):
+        if len(finite) == len(step_log):
             self.overflows_left = self.most_overflows
             return step_log
         if not self.overflows_left:
-            odd = ", ".join(sorted(set(step_log) - set(kept)))
+            odd = ", ".join(sorted(set(step_log) - set(finite)))
             raise LossError(
                 f"{self._here()}: fp16 has left out {self.most_overflows} steps in a row, since "
                 f"{odd} overflowed each time: nothing is trained any more. Use "
                 "ddp.precision=bf16 or fp32, a lower learning rate, or train.max_grad_norm."
             )
         self.overflows_left -= 1
-        return type(step_log)(kept)
+        return type(step_log)(finite)
 
     def _refused_actions(self) -> RobomimicDDPError | None:
         """Return the error where the host's check of the actions failed, else None."""
@@ -101,11 +101,11 @@ class Guard(StepHook):
         )
 
     def _broken_loss(self, loss: float, broken: str) -> RobomimicDDPError:
-        found = f"{self._here()}: the loss is {loss} at step {self.steps}"
+        where = f"{self._here()}: the loss is {loss} at step {self.steps}"
         if broken:
-            return DataError(f"{found}: the batch has {broken}")
+            return DataError(f"{where}: the batch has {broken}")
         return LossError(
-            f"{found}, though all numbers of its batch are finite: the training diverged, and "
+            f"{where}, though all numbers of its batch are finite: the training diverged, and "
             "every later checkpoint would be useless. Continue from an earlier checkpoint with a "
             "lower learning rate, a longer warm-up, or train.max_grad_norm."
         )

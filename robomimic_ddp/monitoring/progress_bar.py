@@ -70,9 +70,7 @@ class Progress(StepHook):
             self._bar.update()
         elif self._is_time():
             self._shown_at = time.monotonic()
-            tqdm = sys.modules.get("tqdm")  # the host may draw a bar
-            with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
-                print_clean(self.line(step_log))
+            print_above_bars(self.line(step_log))
         return step_log
 
     def close(self) -> None:
@@ -116,6 +114,13 @@ class Progress(StepHook):
             yield f"training ends in {_duration((left + self.epochs_left * self.total) / speed)}"
 
 
+def print_above_bars(line: str) -> None:
+    """Print `line`; bars of tqdm, which the host may draw too, are cleared and drawn again."""
+    tqdm = sys.modules.get("tqdm")
+    with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
+        print_clean(line)
+
+
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
@@ -125,10 +130,10 @@ def without_bars() -> Iterator[None]:
     """For the block, disables all bars of tqdm, on a rank that does not log."""
     from tqdm.std import tqdm
 
-    made = tqdm.__init__
+    tqdm_init = tqdm.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **{**kwargs, "disable": True})
+        tqdm_init(self, *args, **{**kwargs, "disable": True})
 
     with swapped(tqdm, "__init__", __init__):
         yield

@@ -106,18 +106,22 @@ def installed(
     with the first one all do.
     """
     standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
-    found = next((one for one in standing if isinstance(one, StepHooks)), None)
-    made, hooks = found or StepHooks(model), list(hooks)
+    present = next((owner for owner in standing if isinstance(owner, StepHooks)), None)
+    step_hooks, hooks = present or StepHooks(model), list(hooks)
     with ExitStack() as undo:
-        for name in vars(made.beneath) if found is None else ():
-            undo.enter_context(swapped(model, name, getattr(made, name)))
+        for name in vars(step_hooks.beneath) if present is None else ():
+            undo.enter_context(swapped(model, name, getattr(step_hooks, name)))
         for name, method in (methods or {}).items():
-            owner = made.beneath if name in _SEEN else model
+            owner = step_hooks.beneath if name in _SEEN else model
             method = partial(method, getattr(owner, name, None))
             undo.enter_context(swapped(owner, name, method))
-        made.hooks = sorted([*made.hooks, *hooks], key=lambda hook: ORDER.index(hook.place))
+        step_hooks.hooks = sorted(
+            [*step_hooks.hooks, *hooks], key=lambda hook: ORDER.index(hook.place)
+        )
         try:
             yield
         finally:
-            made.hooks = [one for one in made.hooks if not any(one is own for own in hooks)]
-            made._batch = None  # frees its memory
+            step_hooks.hooks = [
+                hook for hook in step_hooks.hooks if not any(hook is own for own in hooks)
+            ]
+            step_hooks._batch = None  # frees its memory

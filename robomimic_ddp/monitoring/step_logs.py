@@ -87,9 +87,9 @@ class BatchLogs:
     def add(self, samples: int, totals: Mapping[str, Sequence[float]]) -> None:
         """Adds sums of other steps, or of another rank."""
         self.samples += samples
-        for key, more in totals.items():
-            sums = zip(self.totals.get(key, (0.0, 0)), more)
-            self.totals[key] = [one + other for one, other in sums]
+        for key, others in totals.items():
+            sums = zip(self.totals.get(key, (0.0, 0)), others)
+            self.totals[key] = [first + second for first, second in sums]
 
 
 class EpochPart:

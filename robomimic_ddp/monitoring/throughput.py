@@ -87,8 +87,8 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
     """
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
     exposed = exposed_communication(reducers)
-    own = _Measured(pace.steps, pace.seconds, pace.waited, exposed, memory)
-    ranks: list[_Measured] = [rank for rank in group.gather_objects(own) if rank.seconds]
+    measured = _Measured(pace.steps, pace.seconds, pace.waited, exposed, memory)
+    ranks: list[_Measured] = [rank for rank in group.gather_objects(measured) if rank.seconds]
     if not ranks:
         return {}
     slowest = max(rank.seconds / rank.steps for rank in ranks)
@@ -114,8 +114,8 @@ def exposed_communication(reducers: Iterable) -> float | None:
     ten steps and every hundredth.
     """
     total, is_known = 0, False
-    for one in reducers:
-        stats = getattr(one.parallel, "_get_ddp_logging_data", dict)()
+    for reducer in reducers:
+        stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
         if stats.get("backward_comm_time"):
             is_known = True
             overlap = stats.get("backward_compute_comm_overlap_time", 0)

@@ -53,6 +53,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
+        run.writer.release()
         epoch, started = _Epoch(run, call), time.perf_counter()
         with epoch.in_force(run_epoch):
             result = epoch.finished(run_epoch(*call.args, **call.kwargs))
@@ -148,7 +149,8 @@ class _Epoch:
         if options.debug and not self.validates:
             yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
-            yield self.run.heartbeat.in_epoch(self.number)
+            length = self.done_before, self.steps, self.run.last_epoch
+            yield self.run.heartbeat.in_epoch(self.number, *length)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
@@ -248,6 +250,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         run = _run.current()
         if run is None or run.plays:
             return rollout_with_stats(*args, **kwargs)
+        run.writer.release()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()

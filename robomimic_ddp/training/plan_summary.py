@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import terminal
-from robomimic_ddp.config import learning_rate, machine, memory, paths, tree
+from robomimic_ddp.config import learning_rate, machine, memory, net_sizes, paths, tree
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.verify import data_fingerprint
@@ -56,12 +57,19 @@ def lines(run: Any) -> Iterator[str]:
     yield from _validation(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.nets:
+        yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
         yield f"memory: {_state(run)}"
     if run.steps is not None:
         yield f"precision: {run.steps.precision}"
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
+        yield _saving(run.options.values.save_seconds)
+        yield from _disk(run)
+
+
+def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:
+    return ((name, value.shape) for net in run.nets for name, value in net.named_parameters())
 
 
 def _state(run: Any) -> str:
@@ -70,11 +78,38 @@ def _state(run: Any) -> str:
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
-    # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
-    averages = 2 if run.options.values.preset == "safe" else 1
+    return memory.describe(parameters, shards, gpu_bytes, _averages(run))
+
+
+def _averages(run: Any) -> int:
+    """Copies of averaged weights in memory, and in a file."""
     if tree.at(run.config, "algo.ema.enabled") is False:
-        averages = 0
-    return memory.describe(parameters, shards, gpu_bytes, averages)
+        return 0
+    # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
+    return 2 if run.options.values.preset == "safe" else 1
+
+
+def _saving(seconds: float) -> str:
+    if not seconds:
+        return "saving: a state at every epoch's end; a crash loses the epoch that it is in"
+    return (
+        f"saving: a state at most every {seconds:g} s (ddp.save_seconds), at a stop, a better best "
+        "and the end; a crash loses what was trained since"
+    )
+
+
+def _disk(run: Any) -> Iterator[str]:
+    """The warning where the run's files do not fit; nets of unknown size are small."""
+    parameters = sum(one.numel() for net in run.nets for one in net.parameters())
+    save = tree.at(run.config, "experiment.save") or {}
+    epochs = run.last_epoch or tree.at(run.config, "train.num_epochs") or 0
+    every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
+    kept = (epochs // every if every else 0) + len(numbered) if tree.at(save, "enabled") else 0
+    present = sum(path.stat().st_size for path in run.directory.rglob("*.pth"))
+    free = shutil.disk_usage(run.directory).free
+    warning = memory.disk_warning(parameters, _averages(run), kept, present, free)
+    if warning is not None:
+        yield warning
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

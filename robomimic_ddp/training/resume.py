@@ -101,6 +101,7 @@ def say_resumable(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
+    run.writer.flush(checkpoint.EXIT_SECONDS)
     launch, _ = _started_by()
     directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
@@ -112,11 +113,15 @@ def say_resumable(run: _run.Run) -> None:
 
 def how_to(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
+    return f"{what}. Resume with:\n  {command()}"
+
+
+def command() -> str:
+    """Return the command that resumes this process's run."""
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
     where = env.python_path(), interpreter, env.working_folder()
-    command = relaunch.resume_command(launch, words, *where)
-    return f"{what}. Resume with:\n  {command}"
+    return relaunch.resume_command(launch, words, *where)
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:
@@ -229,15 +234,17 @@ def say(line: str) -> None:
         print_clean(line)
 
 
-def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
-    """Yield what is resumed and what has changed since the state was saved, a sentence each."""
+def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -> Iterable[str]:
+    """Yield what is resumed and what has changed since the state was saved, a sentence each. notes:
+    of the components.
+    """
     inside = saved["inside"]
     done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
         f"run in {run.resume.found.directory}"
     )
-    yield data
+    yield from notes
     old, new = saved["world_size"], run.plan.world_size
     if old != new:
         added = f"ranks {old} to {new - 1} begin" if new > old + 1 else f"rank {old} begins"
@@ -257,11 +264,6 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             "learning rate: the present config and ranks would give "
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
-        )
-    if saved["export"] != checkpoint.export_digest(run.resume.found.directory):
-        yield (
-            "note: last.pth was not written together with the saved state (the run "
-            "ended between the two, or the file was changed); the state alone is used"
         )
 
 

@@ -22,45 +22,28 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
+from robomimic_ddp.checkpoint import RECORD_NAME, HostFiles, Resume, RunRecord, Writer
 from robomimic_ddp.config import (
-    dotlist,
-    entry_options,
-    env,
-    host_config,
     host_seams,
     machine,
     options,
     plan,
-    tree,
 )
 from robomimic_ddp.distributed import (
     atomic_files,
-    fsdp,
     group,
     parallel,
-    rng,
     signals,
     step_guard,
-    torch_arguments,
 )
-from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
+from robomimic_ddp.monitoring import node_messages, pictures
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
 
-_NODE_LOCAL_KEYS = {
-    "train.data",
-    "train.data_path",
-    "train.data_cache_dir",
-    "train.output_dir",
-    "experiment.ckpt_path",
-}
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
-LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 
 @dataclass
@@ -109,6 +92,10 @@ class Run:
     """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
     guard: step_guard.StepGuard | None = None
     """Of optimizers' steps; on several ranks, once training begins."""
+    writer: Writer = field(default_factory=Writer, repr=False)
+    """Main rank: writes states and the host's files while training continues."""
+    host_files: HostFiles | None = None
+    """Main rank: where the host's files go to `writer`, in the epoch loop without preset safe."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
 
@@ -179,8 +166,9 @@ class Run:
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
-    def end_heartbeat(self, error: BaseException | None) -> None:
-        """Writes how the run has ended on this rank: by `error`, or well."""
+    def end(self, error: BaseException | None) -> None:
+        """Writes what waits, and how the run has ended on this rank: by `error`, or well."""
+        self.writer.close()
         if self.node_messages is not None:
             self.node_messages.ended(error)
         if self.heartbeat is not None:
@@ -236,101 +224,13 @@ def facts() -> dict[str, Any]:
 
 
 @contextmanager
-def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Run]:
-    """Collective under a launcher: plans the run, joins the process group, and leaves it on a clean
-    end.
-
-    `config` is the host's; `use_cuda` whether the host chose a CUDA device.
-    """
-    launch = env.read_launch_env()
-    workers = int(config.train.get("num_data_workers", 0) or 0)
-    noted = entry_options.notes_of(config)
-    given = noted.command_line_options or dotlist.options()  # a host without a config file
-    resolved = options.resolve(given, launch.option_texts, noted.file_options)
-    torch_arguments.require_accepted(resolved.values)
-    gpus, lacks = torch.cuda.device_count(), None
-    if resolved.values.mode == "fsdp":
-        lacks = fsdp.why_not("cuda" if use_cuda and gpus else "cpu")
-    plan_of = partial(
-        plan.make_plan,
-        resolved=resolved,
-        visible_gpus=gpus,
-        use_cuda=use_cuda,
-        batch_size=config.train.batch_size,
-        lr_on_command_line=any(
-            key.endswith(LEARNING_RATE_SUFFIX) for key in noted.command_line_keys
-        ),
-        data_workers=None if host_config.format_is_rlds(config) else workers,
-        cores=machine.usable_cores(),
-        fsdp_lacks=lacks,
-        epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
-    )
-    made = plan_of(launch)
-    run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
+def made_current(run: Run) -> Iterator[None]:
+    """For the block, `run` is the present run."""
     token = _current.set(run)
-    ended_by: BaseException | None = None
     try:
-        with ExitStack() as stack:
-            stack.enter_context(rng.deterministic_algorithms(resolved.values.deterministic))
-            if made.mode in ("ddp", "fsdp"):
-                patience = made.timeout_seconds
-                stack.enter_context(
-                    group.process_group(made.backend, patience, launch.restart_count, made.device)
-                )
-                _require_all_seams(config)
-                of_node = group.cores_of_node()
-                run.core_share = machine.share_of_cores(machine.own_cores(), of_node)
-                if not launch.tells_node:
-                    run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
-                run.node_messages = node_messages.NodeMessages(run.plan, launch.node, launch.nodes)
-                run.node_messages.joined(launch.restart_count)
-                _require_same_job(config, run)
-                share_workers(run)
-            if not group.is_main():
-                stack.enter_context(progress_bar.without_bars())
-            stack.enter_context(run.undo)
-            yield run
-    except BaseException as error:
-        ended_by = error
-        raise
+        yield
     finally:
         _current.reset(token)
-        run.end_heartbeat(ended_by)
-
-
-def _require_all_seams(config: Any) -> None:
-    """Collective: raises PatchError where a rank has loaded the host with some of our edits only.
-    One process does without them; several would write the same files, or wait for each other.
-    """
-    package = host_seams.package_folder(type(config).__module__.partition(".")[0])
-    for lost in group.gather_objects(host_seams.lost(package)):
-        if lost:
-            raise PatchError(host_seams.half_patched(lost)).on_all_ranks()
-
-
-def _require_same_job(config: Any, run: Run) -> None:
-    """Collective: the same code, plan, options and host config on every rank, before anything is
-    built from them. Paths may differ: nodes may keep data in separate places.
-    """
-    made = run.plan
-    items = {
-        **verify.software(type(config).__module__.split(".")[0]),
-        "plan": repr((made.mode, made.backend, made.device.split(":")[0], made.batch_per_rank)),
-    }
-    items.update(
-        (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
-    )
-    items.update(
-        (f"config {key}", repr(value))
-        for key, value in tree.named(config)
-        if key not in _NODE_LOCAL_KEYS
-    )
-    verify.require_equal(
-        "at start",
-        items,
-        "Start every rank with the same code, config, options and kind of device. (A plan of "
-        "cpu beside cuda: that node sees no GPU.)",
-    )
 
 
 def share_workers(run: Run) -> None:

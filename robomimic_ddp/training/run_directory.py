@@ -47,7 +47,8 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             with suppress(OSError):
                 run.resume.config_before = files.read_bytes(directory / "config.json")
             names = checkpoint.relative_paths(directory, paths)
-            run.begin_record(directory, {"job": checkpoint.job_name(launch), "paths": names})
+            place = {"job": checkpoint.job_name(launch), "paths": names}
+            run.begin_record(directory, {**place, "resume": resume.command()})
             return paths
 
         paths = main_rank.on_main(make)

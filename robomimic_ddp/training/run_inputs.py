@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import file_check
+from robomimic_ddp.checkpoint import file_check, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.config.host_config import (
     OUR_KEY,
     ROBOMIMIC_FORMAT,
     format_is_rlds,
+    trains_by_own_pipeline,
     uses_rlds,
 )
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError
+
+
+@contextmanager
+def checked(run: Any, host_resumes: bool) -> Iterator[None]:
+    """Collective: checks the data and the checkpoint that the host of `run` is about to read, and
+    for the block reads checkpoints on the CPU; one that does not fit the model is an error that
+    says so. host_resumes: the host reads its last.pth, and not experiment.ckpt_path.
+    """
+    config, trusts = run.config, run.options.values.trust_checkpoint
+    fill_rlds_data(config)
+    check_inputs(config, host_resumes, trusts)
+    if run.plan.several_ranks and trains_by_own_pipeline(config):
+        from robomimic_ddp.data.rlds import octo_statistics
+
+        run.undo.enter_context(octo_statistics.computed_once())
+    package = type(config).__module__.partition(".")[0]
+    ckpt_path = config.experiment.get("ckpt_path", None)
+    untrusted = None if trusts else ckpt_path
+    reads = weights.read_on_cpu(package, untrusted, before=run.writer.flush)
+    run.checkpoints = run.undo.enter_context(reads)
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        unfit = file_check.does_not_fit(ckpt_path, error)
+        if unfit is None:
+            raise
+        raise unfit from error
 
 
 def fill_rlds_data(config: Any) -> None:

@@ -1,8 +1,10 @@
-"""What is kept at the end of each epoch and where a run is stopped, and how it is put back."""
+"""What is kept at epochs' ends and where a run is stopped, and how it is put back."""
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 import uuid
 from dataclasses import asdict
 from functools import partial
@@ -10,28 +12,34 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import checkpoint
-from robomimic_ddp.data import sampling
-from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
+from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import resume
+from robomimic_ddp.training import components, resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
 
 
 class StateSaver:
-    """Restores and saves the state of one run: `components` in `_restore`, `_content`."""
+    """Restores and saves the state of one run: its `components`, and what describes it."""
 
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
+        self.is_saved = True
+        """Whether a state has the last finished epoch."""
+        self.next_save = -math.inf
+        """Main rank: when the next state is due (`time.monotonic`)."""
+        self.better_is_lost = False
+        """Main rank: whether the state of a better best could not be written."""
+        self.error: BaseException | None = None
+        """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
         run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
+        self.components = components.of(run, model)
         run.stopper.last_words = self.leave_marker
         run.stopper.parting = partial(resume.say_resumable, run)
-        self.position = ""
-        """Where the resumed data stand, for the user."""
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
         """Main rank: what defines the run (`identity.of`)."""
@@ -78,86 +86,48 @@ class StateSaver:
                 resume.say(f"no epoch was finished: training starts over in {found.directory}")
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
-        components = {
-            "model": self._restore_model,
-            "ranks.data": self._restore_data,
-            "grad_scaler": self._restore_scaler,
-            "inside": self._restore_inside,
-            "random": self._restore_streams,
-        }
-        for name, restore in components.items():
-            with checkpoint.restoring(name, found.directory):
-                restore(saved)
+        notes = []
+        for component in self.components:
+            with checkpoint.restoring(component.name, found.directory):
+                state = _state_of(component, saved)
+                notes.append(component.load_state_dict(state, saved))
         self.best = saved["best"]
-        for line in [*resume.changes(run, self.model, saved, self.position), *changes]:
+        for line in [*resume.changes(run, self.model, saved, filter(None, notes)), *changes]:
             resume.say(line)
         if group.is_main():
             resume.keep_config(run)
         self.finished = saved["epoch"]
         return self.finished
 
-    def _restore_model(self, saved: dict[str, Any]) -> None:
-        checkpoint.restore_model(self.model, saved["model"])
-        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
-            parallel.state_of(net).repeat_layout(saved["gradient_orders"].get(name, []))
-
-    def _restore_data(self, saved: dict[str, Any]) -> None:
-        # Positions are of all ranks together, so a rank that did not exist takes the main rank's.
-        position = (_of_this_rank(saved) or saved["ranks"][0])["data"]
-        loader = self.run.loaders.get("train")
-        self.position = sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
-
-    def _restore_scaler(self, saved: dict[str, Any]) -> None:
-        scaler = None if self.run.steps is None else self.run.steps.scaler
-        if scaler is not None and saved["grad_scaler"]:
-            scaler.load_state_dict(saved["grad_scaler"])
-
-    def _restore_inside(self, saved: dict[str, Any]) -> None:
-        """The steps of an epoch that the run was stopped in, and their logs. On another number of
-        ranks the main rank takes all of the logs, where they are sums.
-        """
-        if saved["inside"] is None:
-            return
-        part = self.run.resume.part
-        part.steps = saved["inside"]["steps"]
-        part.total = self._new_total(saved)
-        if saved["world_size"] == self.run.plan.world_size:
-            own = _of_this_rank(saved)
-            part.logs.samples, part.logs.totals = own["samples"], own["totals"]
-            part.logs.spreads, part.step_logs = own["spreads"], own["step_logs"]
-        elif group.is_main() and group.world_size() > 1:
-            for rank in saved["ranks"]:
-                part.logs.add(rank["samples"], rank["totals"])
-            part.logs.spreads = step_logs.pooled([rank["spreads"] for rank in saved["ranks"]])
-
-    def _restore_streams(self, saved: dict[str, Any]) -> None:
-        own = _of_this_rank(saved)
-        if own is None:
-            rng.seed_streams(self.run.seed, group.rank(), saved["epoch"])
-        else:
-            rng.restore(own["random"])
-
-    def _new_total(self, saved: dict[str, Any]) -> int:
-        """Steps of an epoch that is a pass: those that are done, and as many as the loader has left
-        of the pass, whose batches may have become larger or smaller.
-        """
-        done, total = saved["inside"]["steps"], saved["inside"]["total"]
-        if total is not None and done >= total:
-            return done  # a loader that stands at the end of a pass would count the next one's
-        loader = self.run.loaders.get("train")
-        if hasattr(loader, "batches_left"):
-            return done + loader.batches_left()
-        left = (len(loader) if total is None else total) - done
-        return done + -(-left * saved["samples_per_step"] // self.run.plan.samples_per_step)
-
     def epoch_end(self, epoch: Any) -> None:
-        """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
-        warning, and tried again at the next epoch's end; what was saved before stays.
+        """Collective: saves the state if it is due, and stops if a rank was asked to. A save that
+        fails is a warning, and tried again at the next epoch's end; what was saved before stays.
         """
-        self.finished = int(epoch)
-        self._save(None)
-        if self.run.stopper.agreed_at_last():
+        self.finished, self.is_saved = int(epoch), False
+        stops = self.run.stopper.agreed_at_last()
+        if stops or main_rank.on_main(self._is_due):
+            self._save()
+        self.run.writer.release()
+        if stops:
             self._stop(f"after epoch {epoch}")
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self.next_save or self._is_better(self._best_values())
+
+    def _is_better(self, best: dict[str, Any]) -> bool:
+        return self.better_is_lost or any(best[name] != self.best.get(name) for name in best)
+
+    def finish(self) -> None:
+        """Collective, after the last epoch: saves its state, and waits until all is written."""
+        if not self.is_saved:
+            self._save()
+        watchdog.reached(f"{watchdog.SAVING}the last files")
+        main_rank.on_main(self._finish_writing)
+
+    def _finish_writing(self) -> None:
+        self.run.writer.flush()
+        if self.run.host_files is not None:
+            self.run.host_files.require_written()
 
     def after_step(self) -> None:
         """Collective: after a training step, stops if a rank was asked to, with the place inside
@@ -173,7 +143,7 @@ class StateSaver:
 
     def _stop_inside(self) -> None:
         part = self.run.resume.part
-        self._save({"epoch": part.epoch, "steps": part.steps, "total": part.total})
+        self._save()
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 
     def leave_marker(self) -> None:
@@ -182,6 +152,7 @@ class StateSaver:
         either.
         """
         record = self.run.record
+        self.run.writer.flush(checkpoint.EXIT_SECONDS)
         if record is not None and record.content.get("saved") is not None:
             self._write_marker(
                 f"during epoch {self.finished + 1}; that epoch will be trained again"
@@ -189,6 +160,7 @@ class StateSaver:
 
     def _stop(self, where: str) -> None:
         if group.is_main() and self.run.record is not None:
+            self.run.writer.flush()
             self._write_marker(where)
         group.barrier()  # nobody leaves before the file is complete
         group.leave()
@@ -198,62 +170,76 @@ class StateSaver:
         run = self.run
         signal = run.stopper.heard or "a signal to another rank"
         content = {"stopped": where, "signal": signal, "saved": run.record.content.get("saved")}
+        content["resume"] = resume.command()
         try:
             checkpoint.write_requeue(run.directory, content)
         except OSError as error:
             print_clean(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
         print_clean(resume.how_to(f"stopped {where} ({signal})"))
 
-    def _save(self, inside: dict[str, Any] | None) -> None:
+    def _save(self) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
-        part = self.run.resume.part
-        loader = self.run.loaders.get("train")
-        position = loader.position() if hasattr(loader, "position") else None
-        own = {"random": rng.capture(), "data": position}
-        if inside is not None:
-            own.update(samples=part.logs.samples, totals=part.logs.totals)
-            own.update(spreads=part.logs.spreads, step_logs=part.step_logs)
-        parts = group.gather_objects(checkpoint.plain(own))
+        states = {component.name: component.state_dict() for component in self.components}
+        of_rank = {
+            component.name: states.pop(component.name)
+            for component in self.components
+            if component.per_rank
+        }
+        states["ranks"] = group.gather_objects(checkpoint.plain(of_rank))
         best = self._best_values()
-        model = checkpoint.capture_model(self.model)
+        main_rank.on_main(self._hand_over, states, best)
+        self.best, self.is_saved = best, True
 
-        def write() -> bool:
-            record = self.run.record
-            if record is None:
-                return False
-            # What a file cannot contain is an error at the first save, not a warning at each.
-            content = self._content(inside, parts, best, model)
-            content["job"] = record.content.get("job")
-            improved = any(best[name] != self.best.get(name) for name in best)
-            try:
-                troubles = checkpoint.write(record.directory, content, improved)
-                named = {key: content[key] for key in ("save_id", "epoch", "export")}
-                record.add(saved=named)
-            except (CheckpointError, OSError) as error:
-                print_clean(
-                    f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
-                )
-                return False
-            for trouble in troubles if not self.warned_of_copies else ():
-                print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
-            self.warned_of_copies = self.warned_of_copies or bool(troubles)
-            return True
+    def _hand_over(self, states: dict[str, Any], best: dict[str, Any]) -> None:
+        """Main rank: gives a copy of the state to the thread that writes."""
+        record, writer = self.run.record, self.run.writer
+        if record is None:
+            return
+        if self.error is not None:
+            raise self.error
+        improved = self._is_better(best)
+        # The best state so far is not replaced by a later one.
+        name = f"state of epoch {self.finished}" if improved else checkpoint.STATE
+        content = writer.copy(name, {**self._header(best), **states})
+        # What a file cannot contain is an error at the first save, not a warning at each.
+        content["model"] = checkpoint.plain(content["model"])
+        content["job"] = record.content.get("job")
+        self.next_save = time.monotonic() + self.run.options.values.save_seconds
+        self.better_is_lost = False
+        writer.put(name, partial(self._write, content, improved), self._failed)
 
-        if main_rank.on_main(write):
-            self.best = best
+    def _write(self, content: dict[str, Any], improved: bool) -> None:
+        """In the thread that writes."""
+        record = self.run.record
+        try:
+            troubles = checkpoint.write(record.directory, content, improved)
+        except (CheckpointError, OSError) as error:
+            self.next_save, self.better_is_lost = -math.inf, self.better_is_lost or improved
+            print_clean(
+                f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
+            )
+            return
+        record.add(saved={key: content[key] for key in ("save_id", "epoch")})
+        for trouble in troubles if not self.warned_of_copies else ():
+            print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
+        self.warned_of_copies = self.warned_of_copies or bool(troubles)
 
-    def _content(
-        self, inside: Any, parts: list, best: dict[str, Any], model: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _failed(self, error: BaseException) -> None:
+        self.error = error
+        print_clean(
+            f"warning: the state was not written: {type(error).__name__}: {error}. Training ends "
+            "at the next save.",
+            file=sys.stderr,
+        )
+
+    def _header(self, best: dict[str, Any]) -> dict[str, Any]:
+        """Return what describes the run in a state, beside its components."""
         run = self.run
-        scaler = None if run.steps is None else run.steps.scaler
         return {
-            "grad_scaler": None if scaler is None else checkpoint.plain(scaler.state_dict()),
             "save_id": uuid.uuid4().hex,
             "version": robomimic_ddp.__version__,
             "host": run.host,
             "epoch": self.finished,
-            "inside": inside,
             "steps": host_algo.steps(self.model),
             "world_size": run.plan.world_size,
             "batch_per_rank": run.plan.batch_per_rank,
@@ -261,19 +247,8 @@ class StateSaver:
             "learning_rates": [list(pair) for pair in run.learning_rates],
             "options": asdict(run.options.values),
             "best": best,
-            "export": checkpoint.export_digest(run.directory),
             "defines": self.defines,
-            "model": checkpoint.plain(model),
-            "gradient_orders": self._gradient_orders(),
-            "ranks": parts,
         }
-
-    def _gradient_orders(self) -> dict[str, list[int]]:
-        orders = {}
-        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
-            parallel.state_of(net).note_order()
-            orders[name] = parallel.state_of(net).gradient_order
-        return orders
 
     def _best_values(self) -> dict[str, Any]:
         """The present values of the host's variables that `restored` was asked for, read where they
@@ -292,6 +267,9 @@ class StateSaver:
         return {}
 
 
-def _of_this_rank(saved: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what this rank has saved; None if the saved run had fewer ranks."""
-    return dict(enumerate(saved["ranks"])).get(group.rank())
+def _state_of(component: components.Component, saved: dict[str, Any]) -> Any:
+    """Return a component's state for this rank; None if the saved run had fewer ranks."""
+    if not component.per_rank:
+        return saved[component.name]
+    rank = group.rank()
+    return saved["ranks"][rank][component.name] if rank < len(saved["ranks"]) else None

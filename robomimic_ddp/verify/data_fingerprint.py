@@ -28,6 +28,8 @@ HINTS = {
 }
 _REPEATS_THAT_TELL = 10
 """Repeated samples that are no chance (below 1e-9) if a pass has no sample twice."""
+_FIRST_BATCHES = 4
+"""A host may take a batch or two before it trains."""
 
 
 def loader_items(loader: Any) -> dict[str, Hashable]:
@@ -107,39 +109,51 @@ def share(loader: Any) -> list[Different]:
 
 
 class TrainedBatches:
-    """Batches of this rank since `begin`: their number, and whether all were the same."""
+    """Batches of this rank since `begin`: their number, and which were repeated."""
+
+    first: FirstBatch | None = None
+    """The first batch of all."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Resets the counters."""
-        self.batches = self.samples = self.repeats = 0
+        self.batches = self.samples = self.repeats = self.repeats_in_a_row = 0
         self._first: bytes | None = None
+        self._latest: bytes | None = None
         self._same = True
 
     def see(self, batch: Any) -> None:
         """Records a batch of the loader, before it is trained on."""
-        index = batch.get("index") if isinstance(batch, Mapping) else None
-        actions = batch.get("actions") if isinstance(batch, Mapping) else None
+        index, actions = _columns(batch)
+        if self.first is None:
+            self.first = FirstBatch(index, actions)
         self.batches += 1
         self.samples += len(actions) if hasattr(actions, "__len__") else 0
-        if index is None or not hasattr(index, "__len__"):
+        if index is None:
             self._same = False
             return
-        present = np.asarray(index).tobytes()
+        present = index.tobytes()
         if self._first is None:
             self._first = present
         elif present == self._first:
             self.repeats += len(index)
         else:
             self._same = False
+        if present == self._latest:
+            self.repeats_in_a_row += len(index)
+        self._latest = present
 
     def items(self) -> dict[str, Hashable]:
         """Numbers of batches and samples, which are equal on all ranks."""
+        repeated = self.repeats_in_a_row
         return {
             "number of training batches in the epoch": self.batches,
             "number of training samples in the epoch": self.samples,
+            "number of training samples of repeated batches": (
+                repeated if repeated >= _REPEATS_THAT_TELL else 0
+            ),
         }
 
     def complaints(self, loader: Any) -> list[str]:
@@ -155,3 +169,52 @@ class TrainedBatches:
 def _without_repeats(loader: Any) -> bool:
     """Whether the loader has each sample once in a pass, and several batches."""
     return bool(getattr(loader, "each_sample_once", False)) and (length(loader) or 0) > 1
+
+
+class FirstBatch:
+    """Which samples a rank trained on first; `index`, `actions`: those of its batch, or None."""
+
+    def __init__(self, index: np.ndarray | None, actions: Any) -> None:
+        self._index = None if index is None else index.copy()
+        rows = _on_cpu(actions) if hasattr(actions, "__len__") else ()
+        self._rows = tuple(digest(np.asarray(row)) for row in rows)
+
+    def different(self) -> list[Different]:
+        """Its samples, which no other rank has; unknown where they could agree by chance."""
+        index = () if self._index is None else self._index.tolist()
+        samples = (index, self._rows)
+        is_telling = max(len(set(one)) for one in (index, self._rows)) >= _REPEATS_THAT_TELL
+        cause = "Every rank must train on its loader's batches: another one replaced this rank's."
+        return [Different("the first batch", digest(samples) if is_telling else None, cause)]
+
+    def complaints(self, loader: Any) -> list[str]:
+        """A line if most of its samples are those that the loader gave in one of its first batches,
+        and some are not. Where most are not, the dataset numbers its samples in another way.
+        """
+        share = getattr(loader, "share_of_pass", None)
+        if share is None or self._index is None or self._index.ndim != 1:
+            return []
+        count = len(self._index)
+        given = [share[begin : begin + count] for begin in range(0, _FIRST_BATCHES * count, count)]
+        best = max((one == self._index for one in given if len(one) == count), key=sum, default=())
+        if not max(2, count // 2) <= sum(best) < count:
+            return []
+        wrong = int(np.flatnonzero(~best)[0])
+        return [
+            f"sample {wrong} of the first batch has index {self._index[wrong]}, which is not the "
+            f"one that the loader gave ({count - sum(best)} of {count} are not): it was replaced "
+            "after the loader. Ranks would train on samples twice, and miss others."
+        ]
+
+
+def _columns(batch: Any) -> tuple[np.ndarray | None, Any]:
+    """The samples' numbers in the dataset, and their actions."""
+    if not isinstance(batch, Mapping):
+        return None, None
+    index = batch.get("index")
+    index = np.asarray(_on_cpu(index)) if hasattr(index, "__len__") else None
+    return index, batch.get("actions")
+
+
+def _on_cpu(array: Any) -> Any:
+    return array.detach().cpu() if hasattr(array, "detach") else array

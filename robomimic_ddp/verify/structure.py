@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -83,6 +85,26 @@ def structure_items(algo: Any) -> dict[str, Hashable]:
             for key in sorted(entry):
                 if isinstance(entry[key], NUMBERS) and key not in ("lr", "initial_lr"):
                     items[f"{place}: {key}"] = entry[key]
+    return items
+
+
+def settings_items(algo: Any) -> dict[str, Hashable]:
+    """Plain numbers of every module, such as a dropout's `p`, and of noise schedulers; and tensors
+    that the algorithm has as plain attributes. Before training only: later some are a rank's own.
+    """
+    owners = [*host_algo.named_modules(algo), *host_algo.noise_schedulers(algo)]
+    items: dict[str, Hashable] = {}
+    for name, owner in owners:
+        numbers = host_algo.plain_numbers([("", owner)])
+        items[f"settings of {name}"] = f"{type(owner).__name__} {numbers}"
+    for name, owner in [*host_algo.noise_schedulers(algo), *host_algo.parts(algo)]:
+        for attribute, value in vars(owner).items():
+            if isinstance(value, (torch.Tensor, np.ndarray)) and host_algo.is_shared(attribute):
+                tensor = torch.as_tensor(value)
+                items[f"settings of {name or 'self'}: {attribute}"] = (
+                    tuple(tensor.shape),
+                    *checksums([tensor])[0],
+                )
     return items
 
 

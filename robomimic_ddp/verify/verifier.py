@@ -4,46 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robomimic_ddp.distributed import fsdp, host_algo, optimizer_ddp, parallel
-from robomimic_ddp.monitoring import step_hooks
-from robomimic_ddp.verify import data_fingerprint, structure
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.monitoring import progress_bar, step_hooks
+from robomimic_ddp.verify import data_fingerprint, gradient_means, structure
 from robomimic_ddp.verify.comparison import Evidence
+from robomimic_ddp.verify.drawn_numbers import DrawnNumbers
+from robomimic_ddp.verify.plain_numbers import HINT, PlainNumbers
 from robomimic_ddp.verify.rng_state import Streams
 from robomimic_ddp.verify.tensor_checksums import checksums
 
-NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
+NOT_PROVEN = {"gradients_equal": None, "gradients_are_mean": None, "noise_differs": None}
 HINTS = {
     "": "Common causes: a net trained past its parallel forward, a rank that skipped a step or "
     "loaded another checkpoint.",
     "torch.": "Set it alike on every rank: the arithmetic depends on it.",
     "mode of": "A net in eval() is not synchronised; call model.set_train() on every rank.",
+    "plain number": HINT,
+    "settings of": "Build nets and noise schedulers alike on every rank.",
     "buffer": "It was written on some ranks only, and DDP did not copy the main rank's over.",
     **structure.HINTS,
     **data_fingerprint.HINTS,
 }
-SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
+SETTINGS = (
+    "get_default_dtype",
+    "get_float32_matmul_precision",
+    "are_deterministic_algorithms_enabled",
+    "is_autocast_enabled",
+)
 """Getters of torch's settings that change the arithmetic of a whole process."""
 
 
 class Verifier(step_hooks.StepHook):
     """Checks one training run: `start` before the first step; then `epoch_begin` and `epoch_end`
     around each epoch; `stop` at last. In between it looks by itself: before an epoch's first
-    training forward, and at the first step of each optimizer.
+    training batch and forward, and at the first step of each optimizer. Prints what is proven.
     """
 
     place = "verify"
 
-    def __init__(self, algo: Any, train_loader: Any = None) -> None:
+    def __init__(self, algo: Any, train_loader: Any = None, options: Any = None) -> None:
         self.algo = algo
         self.train_loader = train_loader
+        self.options = options or Options()
+        """Ours, as they are in force."""
         self.proven: dict[str, bool | None] = dict(NOT_PROVEN)
-        """What the first step has shown: reduced gradients of equal bits on all ranks, and random
-        streams (of noise and timesteps) that differ. None: not come to it.
+        """What the first steps have shown: averaged gradients of equal bits on all ranks, which
+        are the mean of the ranks' own, and random streams (of noise and timesteps) that differ.
+        None: not come to it.
         """
         named = [*host_algo.named_parameters(algo), *host_algo.outside_nets(algo)]
         self._names = {id(parameter): name for name, parameter in named}
@@ -51,9 +65,18 @@ class Verifier(step_hooks.StepHook):
         self.trained = data_fingerprint.TrainedBatches()
         self._forwards: dict[str, int] = {}
         self._before_batch: Callable[[], None] | None = None
-        """Called before the epoch's first training batch, where optimizers average gradients."""
-        self._means: fsdp.GradientMeans | None = None
-        """With FSDP, until the first step."""
+        """Called before the epoch's first training batch, or forward."""
+        self._means: dict[str, gradient_means.GradientMeans] = {}
+        """Of each optimizer whose gradients are still to be compared."""
+        self._without_mean: list[str] = []
+        """Why gradients of an optimizer were not compared with the mean."""
+        self._are_changed = False
+        """Whether the host changes averaged gradients before its step, as clipping does."""
+        self._drawn = DrawnNumbers()
+        self._is_told = False
+        self._unstepped: set[str] = set()
+        """Optimizers before their first step."""
+        self._numbers = PlainNumbers(algo)
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
         """At the beginning and at the last step of the present epoch."""
@@ -66,6 +89,8 @@ class Verifier(step_hooks.StepHook):
         evidence.equal.update(data_fingerprint.loader_items(self.train_loader))
         for name in SETTINGS:
             evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
+        evidence.equal.update(self._numbers.items())
+        evidence.equal.update(structure.settings_items(self.algo))
         self._add_structure(evidence)
         self._add_state(evidence, sums)
         named = list(host_algo.named_optimizer_state(self.algo))
@@ -74,26 +99,29 @@ class Verifier(step_hooks.StepHook):
         evidence.different = self._streams[0].different()
         evidence.require()
         self._buffers = self._buffer_sums()
-        if any(fsdp.is_sharded(net) for _, net in structure.parallel_nets(self.algo)):
-            self._means = fsdp.GradientMeans(self.algo)
         for name, optimizer in host_algo.named_optimizers(self.algo):
+            self._means[name] = gradient_means.watch(self.algo, optimizer, self.options.comm)
             self._watch_steps(name, optimizer)
         self._undo.enter_context(step_hooks.installed(self.algo, [self]))
 
     def stop(self) -> None:
         """Takes every watch away again."""
         self._disarm()
+        self._drawn.end()
+        for means in self._means.values():
+            means.stop()
         self._undo.close()
 
     def epoch_begin(self, epoch: Any) -> None:
-        """Not collective: makes the epoch's first training forward compare what is trained."""
+        """Not collective: makes the epoch's first training batch compare what is trained, or its
+        first forward where the host shows no batch.
+        """
         self.trained.begin()
         self._streams = [Streams.now()]
         self._forwards = self._passes()
+        self._before_batch = partial(self._before_training, epoch)
         for _, net in structure.parallel_nets(self.algo):
-            parallel.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
-        if optimizer_ddp.among(self.algo):
-            self._before_batch = lambda: self._before_forward(epoch)
+            parallel.state_of(net).before_training_forward = partial(self._before_forward, epoch)
 
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
@@ -114,6 +142,7 @@ class Verifier(step_hooks.StepHook):
         evidence = Evidence(f"end of epoch {epoch}", hints=HINTS)
         evidence.complaints = self.trained.complaints(self.train_loader)
         evidence.equal.update(self.trained.items())
+        evidence.equal.update(self._numbers.items())
         for name, count in self._passes().items():
             evidence.equal[f"{name} in the epoch"] = count - self._forwards.get(name, 0)
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
@@ -125,6 +154,13 @@ class Verifier(step_hooks.StepHook):
             evidence.different += last.different(since=begin)
         evidence.require()
         self._buffers = self._buffer_sums()
+        self._print_first()
+        average = "averages" if host_algo.averaged_modules(self.algo) else "buffers"
+        samples = "samples, " if any(one.value for one in evidence.different[:1]) else ""
+        self._print(
+            f"verified, epoch {epoch}: weights, {average}, steps equal on {group.world_size()} "
+            f"ranks; {samples}random states differ"
+        )
 
     def _add_structure(self, evidence: Evidence) -> None:
         evidence.complaints += structure.nested(self.algo)
@@ -170,11 +206,24 @@ class Verifier(step_hooks.StepHook):
         }
 
     def batch(self, batch: Any) -> None:
-        """Collective before an epoch's first training batch, where optimizers average gradients."""
+        """Collective before an epoch's first training batch."""
+        if not host_algo.is_training(self.algo):
+            return
+        if self._before_batch is not None:
+            self._before_batch()
+        self.trained.see(batch)
+        self._numbers.before_step()
+        self._drawn.end()
+        if not self._drawn.is_done:
+            self._drawn.begin(self.algo, self.options.compile != "false")
+
+    def after_step(self) -> None:
+        """Not collective."""
+        self._drawn.end()
         if host_algo.is_training(self.algo):
-            if self._before_batch is not None:
-                self._before_batch()
-            self.trained.see(batch)
+            self._numbers.after_step()
+            if not self._unstepped:
+                self._print_first()
 
     def _disarm(self) -> None:
         self._before_batch = None
@@ -182,10 +231,19 @@ class Verifier(step_hooks.StepHook):
             if parallel.is_parallel(module):
                 parallel.state_of(module).before_training_forward = None
 
+    def _before_training(self, epoch: Any) -> None:
+        """Collective, before the first training batch of the epoch on every rank."""
+        self._before_batch = None
+        numbers = self._numbers.items()
+        self._require_structure(f"before the first batch of epoch {epoch}", numbers)
+
     def _before_forward(self, epoch: Any) -> None:
         """Collective, within the first training forward of the epoch on every rank."""
         self._disarm()
-        evidence = Evidence(f"before the first training forward of epoch {epoch}", hints=HINTS)
+        self._require_structure(f"before the first training forward of epoch {epoch}", {})
+
+    def _require_structure(self, when: str, items: Mapping[str, Hashable]) -> None:
+        evidence = Evidence(when, equal=dict(items), hints=HINTS)
         self._add_structure(evidence)
         for name, net in structure.parallel_nets(self.algo):
             evidence.equal[f"mode of {name}"] = "train" if net.training else "eval"
@@ -193,19 +251,18 @@ class Verifier(step_hooks.StepHook):
         evidence.require()
 
     def _watch_steps(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        checked: list[bool] = []
+        self._unstepped.add(name)
 
         def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if not checked:
-                checked.append(True)
+            if name in self._means:
                 self._first_step(name, stepped)
             self._streams[1:] = [Streams.now()]
 
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 
     def _first_step(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Collective: reduced gradients of equal bits, and under FSDP the mean of the ranks' own;
-        streams and shares of the data that differ; one order of the data.
+        """Collective: averaged gradients of equal bits, the mean of the ranks' own; one order of
+        the data; random streams, numbers that were drawn and shares of the data that differ.
         """
         held = [one for entry in optimizer.param_groups for one in entry["params"]]
         reduced = [one for one in held if one.grad is not None]
@@ -214,16 +271,53 @@ class Verifier(step_hooks.StepHook):
         evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
-        if self._means is not None:
-            evidence.complaints += self._means.complaints()
-            self._means = None
+        if self.trained.first is not None:
+            evidence.complaints += self.trained.first.complaints(self.train_loader)
+            evidence.different += self.trained.first.different()
         for parameter in held:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
-        evidence.different = [
+        evidence.different += [
             *Streams.now().different(since=self._streams[0]),
+            *self._drawn.draws,
             *data_fingerprint.share(self.train_loader),
         ]
         evidence.require()
+        why_not, complaints = self._compare_means(name, optimizer)
+        Evidence(evidence.when, complaints=complaints).require()
+        if why_not != gradient_means.NOT_FINITE:  # fp16 may overflow; the next step is compared
+            self._means.pop(name).stop()
+        if why_not is None:
+            self.proven["gradients_are_mean"] = True
+        else:
+            self._without_mean.append(why_not)
+        self._unstepped.discard(name)
         self.proven.update(gradients_equal=True, noise_differs=True)
+
+    def _compare_means(self, name: str, optimizer: Any) -> tuple[str | None, list[str]]:
+        """Collective: why the optimizer's gradients are not proven to be the mean, complaints."""
+        means, averaging = self._means[name], optimizer_ddp.of(optimizer)
+        if averaging is not None and averaging.averages_in_step:
+            means.read_again(averaging.reduced)
+        self._are_changed |= means.are_changed()
+        return means.compare()
+
+    def _print_first(self) -> None:
+        """Tells once, on the main rank, what the first steps have proven."""
+        if self._is_told or not self.proven["gradients_equal"]:
+            return
+        self._is_told = True
+        changed = " (then clipped)" if self._are_changed else ""
+        gradients = f"gradients are the mean over {group.world_size()} ranks{changed}"
+        if self._without_mean:
+            gradients = f"gradients equal on {group.world_size()} ranks ({self._without_mean[0]})"
+        different = ["noise" if self._drawn.draws else "random states"]
+        if self.trained.first is not None and self.trained.first.different()[0].value:
+            different.insert(0, "batches")
+        verb = "differs" if different == ["noise"] else "differ"
+        self._print(f"verified: {gradients}; {', '.join(different)} {verb}")
+
+    def _print(self, line: str) -> None:
+        if group.is_main():
+            progress_bar.print_above_bars(line)

@@ -51,9 +51,9 @@ def main(job: dict[str, Any]) -> None:
         if ours:
             from robomimic_ddp import api
             from robomimic_ddp.monitoring import step_hooks
-            from robomimic_ddp.training import run
+            from robomimic_ddp.training import session
 
-            started = stack.enter_context(run.start(config, use_cuda=on_gpu))
+            started = stack.enter_context(session.start(config, use_cuda=on_gpu))
             samples = started.plan.samples_per_rank  # several batches with accumulation
         model = make_model(config, job)
         batch = make_batch(config, job, samples)

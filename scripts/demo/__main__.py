@@ -13,14 +13,14 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.terminal import say
+from scripts.arguments import WRONG, parse
 from scripts.demo import estimate
 from scripts.demo.demonstrations import count_written
-from scripts.demo.job import CHECKOUT, Job, exit_code_of
+from scripts.demo.job import Job, exit_code_of
 from scripts.demo.summary import summarise
 
 STEPS = {
@@ -97,28 +97,23 @@ def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
     return epochs
 
 
+def _refuse(text: str) -> NoReturn:
+    print(f"scripts/demo.sh: error: {text}", file=sys.stderr)
+    sys.exit(WRONG)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line above; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts.demo", description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="where all of it goes")
-    parser.add_argument("--config", type=Path, default=CHECKOUT / "configs" / "demo.json")
-    parser.add_argument("--demonstrations", type=int, default=300)
-    parser.add_argument("--evaluations", type=int, default=100, help="episodes, each time")
-    parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
-    parser.add_argument("settings", nargs="*", metavar="key=value")
-    options = parser.parse_args(arguments)
+    options = parse("demo", arguments)
     reason = paths.why_not_writable(options.root)
     if reason is not None:
-        parser.error(f"--root {options.root}: {reason}. Name a folder; it is made if need be.")
+        _refuse(f"--root {options.root}: {reason}. Name a folder; it is made if need be.")
     if not options.config.is_file():
-        parser.error(f"--config {options.config}: there is no such file.")
+        _refuse(f"--config {options.config}: there is no such file.")
     for name, least in (("ranks", 1), ("demonstrations", 2), ("evaluations", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
-            parser.error(f"--{name} {value}: expected a whole number of at least {least}.")
-    for setting in options.settings:
-        if "=" not in setting:
-            parser.error(f"{setting!r} is no setting: expected key=value.")
+            _refuse(f"--{name} {value}: expected a whole number of at least {least}.")
     return exit_code_of(options.root, lambda: run(options))
 
 

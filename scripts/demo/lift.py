@@ -17,16 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.demo.job import CHECKOUT, Job, exit_code_of
+from scripts.arguments import CONFIGS, parse
+from scripts.demo.job import Job, exit_code_of
 from scripts.demo.summary import summarise_lift
 
 STEPS = {
     "host": "edits a copy of robomimic for several ranks",
     "data": "writes demonstrations of robosuite's task Lift",
-}
-CONFIGS = {
-    "diffusion_policy": CHECKOUT / "configs" / "demo_robosuite.json",
-    "bc": CHECKOUT / "configs" / "demo_robosuite_bc.json",
 }
 
 
@@ -61,14 +58,7 @@ def _train(job: Job, name: str, config: dict[str, Any]) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line above; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts.demo.lift", description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path("runs/demo_robosuite"))
-    parser.add_argument("--algo", choices=CONFIGS, default="diffusion_policy")
-    parser.add_argument("--config", type=Path, help="default: the algorithm's, in configs/")
-    parser.add_argument("--attempts", type=int, default=100, help="scripted demonstrations")
-    parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
-    parser.add_argument("--seed", type=int, help="of the training; default: the config's")
-    options = parser.parse_args(arguments)
+    options = parse("demo_robosuite", arguments)
     return exit_code_of(options.root, lambda: run(options))
 
 

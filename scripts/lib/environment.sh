@@ -36,6 +36,15 @@ find_python() {
     return 1
 }
 
+# check_arguments SCRIPT ARGUMENTS: ends the script for --help and for arguments that it does not know,
+# before anything is installed. Without a Python, make_environment says what is missing.
+check_arguments() {
+    local python code=0
+    python="$(find_python 2>/dev/null || command -v python3)" || return 0
+    "$python" "$(dirname "${BASH_SOURCE[0]}")/../arguments.py" "$@" || code=$?
+    case "$code" in 0) ;; 3) exit 0 ;; *) exit "$code" ;; esac
+}
+
 # A new setup.py, constraints file, extras, place or interpreter means a new installation.
 installation_stamp() {
     "$1" - "$2" "$3" "$4" <<'PYTHON_END'

@@ -124,6 +124,16 @@ KEYS = (
     Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value",)),
     Case("key: a broken list", dotlist("train.x=[1,2"), ("could not be read as key=value",)),
     Case(
+        "key: a reference to the environment in a file",
+        dotlist(experiment={"name": "${oc.env:HOME}"}),
+        ("config.json: experiment.name is '${oc.env:HOME}'", "Write the value itself"),
+    ),
+    Case(
+        "key: a reference to the environment in a list",
+        dotlist(train={"data": [{"path": "a${oc.decode:${oc.env:HOME}}"}]}),
+        ("train.data is", "computed from this machine"),
+    ),
+    Case(
         "key: an open reference",
         dotlist("train.seed=${nothing}"),
         ("nothing", "train.seed", "reference"),

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from robomimic_ddp import files
+from robomimic_ddp import cli, files
 from robomimic_ddp.checkpoint import lock, run_search, state_file
+from robomimic_ddp.commands.bench import command as bench
+from robomimic_ddp.commands.inspect_data import drafts
+from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import json_config, option_values
-from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
-from robomimic_ddp.errors import ConfigError, DataError, PatchError, WriteError
+from robomimic_ddp.errors import (
+    ConfigError,
+    DataError,
+    PatchError,
+    RobomimicDDPError,
+    WriteError,
+)
 from robomimic_ddp.monitoring import heartbeat, history
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
@@ -178,6 +191,72 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     beat.write()
     assert heartbeat.read(run) and (tmp_path / "file").read_text() == "the user's"
     assert not (tmp_path / "nothing").exists()
+
+
+def checkpoint_file(folder: Path) -> Path:
+    nets = {"policy.net.weight": torch.zeros(2)}
+    torch.save({"model": {"nets": nets}, "config": "{}"}, folder / "a.pth")
+    return folder / "a.pth"
+
+
+def export(path: Path) -> None:
+    command = ["ckpt", "convert", checkpoint_file(path.parent), "-o", path]
+    assert cli.main([*map(str, command)]) == 2  # there is something
+    assert cli.main([*map(str, command), "--force"]) == 0
+
+
+def picture(path: Path) -> None:
+    record = {"epoch": 1, "phase": "train", "samples_per_second": 1.0, "log": {"Loss": 1.0}}
+    (path.parent / history.FILE_NAME).write_text(json.dumps(record) + "\n")
+    assert cli.main(["plot", str(path.parent), "-o", str(path)]) == 1
+
+
+def a_state(path: Path) -> None:
+    state_file.write(path.parent, {}, best=True)
+    state_file.write(path.parent, {}, best=True)
+
+
+def perhaps(write: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    def tries(path: Path) -> None:
+        with suppress(OSError, RobomimicDDPError):
+            write(path)
+
+    return tries
+
+
+WRITERS = {
+    state_file.STATE: a_state,
+    state_file.PREVIOUS: a_state,
+    state_file.BEST: a_state,
+    "out.pth": export,
+    "out.safetensors": export,
+    "curves.png": picture,
+    "rows.json": perhaps(lambda path: bench._write(path, "{}")),
+    drafts.SCHEMA: perhaps(lambda path: drafts._replace(path, "a: 1")),
+    study.JOURNAL: perhaps(lambda path: study.Sweep(path.parent)),
+}
+
+
+@pytest.mark.parametrize("target", ["file", "nothing"])
+@pytest.mark.parametrize(("name", "write"), WRITERS.items(), ids=WRITERS)
+def test_what_a_command_writes_follows_no_link(name, write, target, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("the user's")
+    link(tmp_path / "run" / name, tmp_path / target)
+    write(tmp_path / "run" / name)
+    assert (tmp_path / "file").read_text() == "the user's"
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("make", [pipe, large])
+def test_what_other_libraries_read_is_limited(make: Callable, tmp_path: Path) -> None:
+    """Optuna and tensorflow-datasets would read what a sparse file stands for."""
+    make(tmp_path / study.JOURNAL)
+    with pytest.raises(DataError, match=study.JOURNAL):
+        study.Sweep(tmp_path)
+    (tmp_path / "features.json").write_text("{}")
+    make(tmp_path / source.INFO_FILE)
+    with pytest.raises(DataError, match="MiB" if make is large else "is a pipe"):
+        _ = source.Source(tmp_path).builder
 
 
 @pytest.mark.parametrize("name", [lock.NAME, history.FILE_NAME])

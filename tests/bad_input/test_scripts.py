@@ -17,6 +17,12 @@ from tests.hosts import ROOT
 pytestmark = pytest.mark.bad_input
 
 
+WORDS = {
+    "demo.sh": ["an=argument here", "x=$(touch executed)", "y=*"],
+    "test.sh": ["--", "an argument", "$(touch executed)", "*"],
+}
+
+
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("script", ["test.sh", "demo.sh"])
 def test_scripts_run_in_a_checkout_of_an_odd_name(script: str, name: str, tmp_path: Path) -> None:
@@ -34,7 +40,7 @@ def test_scripts_run_in_a_checkout_of_an_odd_name(script: str, name: str, tmp_pa
     python.chmod(0o755)
     calls = tmp_path / "calls"
     done = subprocess.run(
-        [checkout / "scripts" / script, "an argument", "$(touch executed)", "*"],
+        [checkout / "scripts" / script, *WORDS[script]],
         cwd=tmp_path,
         env={**os.environ, "CALLS": str(calls)},
         capture_output=True,
@@ -44,7 +50,7 @@ def test_scripts_run_in_a_checkout_of_an_odd_name(script: str, name: str, tmp_pa
     assert done.returncode == 0, done.stderr
     words = calls.read_text().split("|")
     assert words[0] == "pip" and f"{checkout}[robomimic,rlds,test]" in words
-    assert words[-4:] == ["an argument", "$(touch executed)", "*", ""]
+    assert words[-4:] == [*WORDS[script][-3:], ""]
     assert not (tmp_path / "executed").exists() and not (checkout / "executed").exists()
 
 

@@ -17,7 +17,6 @@ from robomimic_ddp.checkpoint import (
     BEST,
     PREVIOUS,
     STATE,
-    export_digest,
     read,
     require_complete,
     state_file,
@@ -157,18 +156,21 @@ def test_use_of_the_previous_state_is_always_said(tmp_path):
 
 
 @pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
-def test_a_symbolic_link_keeps_the_previous_and_the_best_apart(linked, tmp_path, monkeypatch):
+def test_a_symbolic_link_is_replaced_and_what_it_leads_to_kept(linked, tmp_path, monkeypatch):
     if not linked:
         monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError))
     elsewhere, directory = tmp_path / "elsewhere", tmp_path / "run"
     elsewhere.mkdir()
     directory.mkdir()
-    (directory / STATE).symlink_to(elsewhere / STATE)
+    write(elsewhere, state(9), best=False)
+    for name in (STATE, PREVIOUS, BEST):
+        (directory / name).symlink_to(elsewhere / STATE)
     for epoch in range(1, 5):
         write(directory, state(epoch), best=epoch == 2)
     for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
         assert same(state_file.read_file(directory / name), state(epoch))
-    assert (directory / STATE).is_symlink() and (elsewhere / STATE).is_file()
+        assert not (directory / name).is_symlink()
+    assert same(state_file.read_file(elsewhere / STATE), state(9))
 
 
 def test_what_a_state_lacks_is_named():
@@ -179,13 +181,3 @@ def test_what_a_state_lacks_is_named():
         require_complete(whole, "file")
     with pytest.raises(state_file.NotOurState, match="lacks save_id, epoch"):
         require_complete([], "file")
-
-
-def test_the_export_is_known_by_its_bits(tmp_path):
-    assert export_digest(tmp_path) is None
-    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
-    first = export_digest(tmp_path)
-    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
-    assert export_digest(tmp_path) == first
-    torch.save({"a": torch.zeros(3)}, tmp_path / "last.pth")
-    assert export_digest(tmp_path) != first

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import file_check, state_file
-from robomimic_ddp.commands import ckpt
+from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.errors import CheckpointError
 
 
@@ -129,6 +129,44 @@ def test_checkpoints_that_have_no_mean(write, tmp_path, capsys):
 
 
 @pytest.mark.bad_input
+def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
+    out = tmp_path / "out.pth"
+    out.write_text("the user's")
+    for words in (("convert", write()), ("average", write(), write("b.pth"))):
+        assert command(*words, "-o", out) == 2 and out.read_text() == "the user's"
+        assert "out.pth' is there already" in capsys.readouterr().err
+    assert command("convert", write(), "-o", out, "--force") == 0 and load(out)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algo_name": "bc"}, 'algo_name is "bc" and "diffusion_policy"'),
+        ({"config": {"algo": {"horizon": {"action": 8}}}}, "algo.horizon.action is 8 and nothing"),
+        ({"config": {"train": {"seed": 2}}}, "train.seed is 2 and nothing"),
+        ({"config": {"train": {"num_epochs": 2}, "experiment": {"name": "resumed"}}}, None),
+        ({"config": "{"}, None),
+    ],
+)
+def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, changes, message):
+    if isinstance(changes.get("config"), dict):
+        changes = {**changes, "config": json.dumps(changes["config"])}
+    out = tmp_path / "mean.pth"
+    words = ("average", write(), write("b.pth", **changes), "-o", out)
+    assert command(*words) == (message is not None)
+    assert out.exists() != (message is not None)
+    assert (message or "") in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_what_safetensors_has_no_form_for(write, tmp_path, capsys):
+    assert command("convert", write(config="\ud800"), "-o", tmp_path / "out.safetensors") == 1
+    assert "safetensors has no form for a part of" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
+
+
+@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())
@@ -225,7 +263,7 @@ loop.append(loop)
         (Calls(SCALAR, (np.dtype("O"), 1)), "asks for numpy.dtype "),
         (Calls(SCALAR, (np.dtype("f8"), b"short")), "has 5 bytes"),
         (Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), STATE_OF_ARRAY), "has 5 bytes"),
-        (loop, "recursion"),
+        (loop, "levels deep"),
     ],
 )
 def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content, words, zipped):
@@ -297,7 +335,7 @@ def test_a_path_that_torch_cannot_open(write, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pth")
     os.rename(write(), path)
     with pytest.raises(CheckpointError, match="its path is not UTF-8, .* Rename the"):
-        ckpt.read(path)
+        contents.read(path)
 
 
 def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):

@@ -113,6 +113,8 @@ def test_gpus_that_torch_does_not_see(visible, torch, words, tmp_path, monkeypat
     tool.write_text("#!/bin/sh\necho GPU 0: H200\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    count = machine.devices.installed_gpus.__wrapped__  # the result is kept for a process
+    monkeypatch.setattr(machine.devices, "installed_gpus", count)
     variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     level, text = worst(machine.check_gpus(context(variables, **torch)))
     assert level == FAIL and all(word in text for word in words), text
@@ -265,7 +267,7 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
 @pytest.mark.bad_input
 def test_no_ranks_are_refused():
     done = doctor("--ranks", "0")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and "expected a whole number from 1" in done.stderr
 
 
 def test_a_check_that_breaks_hides_no_other(monkeypatch):

@@ -76,6 +76,28 @@ def test_long_losses_are_smoothed(drawn, tmp_path):
     assert plot.smoothed([1.0, 3.0], 0.5) == pytest.approx([1.0, 7 / 3])
 
 
+def test_the_title_says_that_losses_are_smoothed(monkeypatch, tmp_path):
+    titles, real = [], Axes.set_title
+    record = lambda self, text, **style: titles.append(text) or real(self, text, **style)  # noqa: E731
+    monkeypatch.setattr(Axes, "set_title", record)
+    for epochs, expected in ((30, True), (29, False)):
+        titles.clear()
+        plot.plot([history(tmp_path / f"a{epochs}" / "1", 8, epochs)], str(tmp_path / "a.png"))
+        assert any("smoothed; faint: each epoch's" in title for title in titles) is expected
+
+
+def test_a_run_that_has_not_finished_is_marked(drawn, tmp_path):
+    """By its `ddp.json`; other runs are drawn as they are."""
+    runs = [history(tmp_path / name / "1", 8) for name in ("whole", "part", "strange")]
+    Path(runs[0], "ddp.json").write_text('{"outcome": {}}')
+    Path(runs[1], "ddp.json").write_text('{"plan": {}}')
+    plot.plot(runs, str(tmp_path / "a.png"))
+    labels = {style["label"] for _, _, style in drawn if style.get("label")}
+    assert labels == {"whole", "part (incomplete)", "strange"}
+    (cross,) = [(x, y) for x, y, style in drawn if style.get("marker") == "x"]
+    assert cross == ([4], [1.0])
+
+
 def test_numbers_of_an_axis_are_short():
     shown = {0.00025: "0.00025", 20.0: "20", 5000.0: "5000", 64e3: "64k", 1.5e6: "1.5M", 0: "0"}
     assert {value: plot.short_number(value) for value in shown} == shown

@@ -4,7 +4,6 @@ stand-in (tests/commands/sweep_training.py); test_sweep_host.py has the real one
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ import pytest
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.checkpoint import lock as run_lock
 from robomimic_ddp.commands.sweep import command, new, space, study
-from robomimic_ddp.commands.sweep.entry import RECORD, REQUEUE, RUN_LOCK, Entry
+from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, RUN_LOCK, Trial
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
@@ -45,8 +44,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(tmp_path: Path, config: Path) -> Callable[..., study.Sweep]:
     def make_sweep(*words: str, **options: Any) -> study.Sweep:
-        new.make(tmp_path / "sweep", config, space.parse(words), **options)
-        return study.Sweep(tmp_path / "sweep")
+        return new.make(tmp_path / "sweep", config, space.parse(words), **options)
 
     return make_sweep
 
@@ -55,14 +53,14 @@ def sweep(*words: object) -> int:
     return cli.main(["sweep", *map(str, words)])
 
 
-def starts(entry: Entry) -> list[list[str]]:
+def starts(entry: Trial) -> list[list[str]]:
     """Process and visible GPUs of each start of a trial's training."""
     return [line.split(" ") for line in (entry.run() / "starts").read_text().splitlines()]
 
 
 def require_complete(made: study.Sweep, epochs: int = sweep_training.EPOCHS) -> None:
     """Every trial is complete, each of its epochs there once."""
-    for entry in made.entries():
+    for entry in made.trials():
         assert entry.state == "complete", (entry, entry.log.read_text())
         lines = (entry.run() / "history.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == list(range(1, epochs + 1))
@@ -82,7 +80,7 @@ def wait_for(truth: Callable[[], Any], seconds: float = 60.0) -> None:
 
 
 def trained(made: study.Sweep, epochs: int) -> Callable[[], bool]:
-    return lambda: any(len(entry.curve("valid/Loss")) >= epochs for entry in made.entries())
+    return lambda: any(len(entry.curve()) >= epochs for entry in made.trials())
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,6 @@ def test_names_are_made_of_the_values(values, name):
         ),
         (["train.seed=log(1,2)"], EXIT_USAGE, "train.seed is a range"),
         (["train.seed=1", "--trials", "3"], EXIT_USAGE, "--trials is given"),
-        (["train.seed=1", "--trials", "0"], EXIT_USAGE, "expected 1 or more"),
         (["train.batch_size=1,2", "--sampler", "tpe"], EXIT_USAGE, "--trials N"),
         (
             ["train.seed=1,2", "--sampler", "tpe", "--trials", "2"],
@@ -182,11 +179,21 @@ def test_trials_are_compared_by_what_all_of_them_have(make):
     assert make("experiment.rollout.enabled=true,false").metric == "valid/Loss"
 
 
+@pytest.mark.parametrize(
+    "words", [("run", "sweep", "--ranks", "0"), ("new", "sweep", "--trials", "0", "train.seed=1")]
+)
+def test_numbers_begin_at_one(words, config, capsys):
+    with pytest.raises(SystemExit) as caught:
+        sweep(*words, *(["--config", config] if words[0] == "new" else []))
+    assert caught.value.code == EXIT_USAGE
+    assert "0: expected a whole number from 1" in capsys.readouterr().err
+
+
 def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     made = make("train.seed=1,2")
     assert sweep("new", made.directory, "--config", config, "train.seed=3") == EXIT_USAGE
     assert "of another sweep" in capsys.readouterr().err
-    assert len(study.Sweep(made.directory).entries()) == 2
+    assert len(study.Sweep(made.directory).trials()) == 2
     for action in ("run", "show"):
         assert sweep(action, tmp_path) == EXIT_REFUSED
         assert "expected the folder of a sweep" in capsys.readouterr().err
@@ -230,7 +237,6 @@ def test_the_host_is_the_one_that_trials_import(make, tmp_path, capsys):
         (["--ranks", "2"], "0,1,2,3,4", ["0,1", "2,3"]),
         ([], "3,6", "names GPU 6, and this node has 6"),
         (["--ranks", "3"], "3,5", "a trial needs as many GPUs, and 2 are visible"),
-        (["--ranks", "0"], "3,5", "--ranks 0: expected 1 or more"),
     ],
 )
 def test_trials_at_a_time_and_their_gpus(words, visible, gpus, make, capsys, monkeypatch):
@@ -250,17 +256,17 @@ def test_a_grid_on_two_gpus(make, capsys, monkeypatch, tmp_path):
     made = make("train.seed=1,2,3", f"{RATE}=1e-4,3e-4")
     assert worker(made.directory, GPUS).run() == EXIT_DONE
     require_complete(made)
-    reported = [starts(entry) for entry in made.entries()]
+    reported = [starts(entry) for entry in made.trials()]
     assert all(len(lines) == 1 for lines in reported)
     assert {lines[0][1] for lines in reported} == {*GPUS}
-    assert [entry.value for entry in made.entries()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+    assert [entry.value for entry in made.trials()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
     output = capsys.readouterr().out
     assert output.count("begins on GPU") == 6 and output.endswith("6 complete\n")
     monkeypatch.chdir(tmp_path)
     assert sweep("show", made.directory) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["trial", "state", "epoch", "best", "mean", "deviation", "run"]
-    first, _, second = made.entries()[:3]
+    first, _, second = made.trials()[:3]
     run = "sweep/trials/{}/20260101"
     cells = ["complete", "4", "0.25", "0.5", "0.25", run.format(first.name)]
     assert lines[3].split() == [first.name, *cells]
@@ -274,9 +280,9 @@ def test_a_grid_on_two_gpus(make, capsys, monkeypatch, tmp_path):
 def test_the_best_trial_and_the_best_group_come_first(metric, best, make, capsys):
     switch = "experiment.rollout.enabled=true"
     made = make(f"{RATE}=1,2,3", "train.seed=4,5", switch, metric=metric)
-    for entry in made.entries():
-        trial = made.begin(entry, {})
-        made.study.tell(trial, entry.values[RATE] + 0.1 * entry.values["train.seed"])
+    for entry in made.trials():
+        entry.begin()
+        made.study.tell(entry.number, entry.values[RATE] + 0.1 * entry.values["train.seed"])
     assert made.best([1.0, 2.0]) == (1.0 if metric == "train/Loss" else 2.0)
     assert sweep("show", made.directory) == EXIT_DONE
     cells = [line.split() for line in capsys.readouterr().out.splitlines()[3:9]]
@@ -287,26 +293,26 @@ def test_the_best_trial_and_the_best_group_come_first(metric, best, make, capsys
 
 def test_a_failing_trial_is_listed_and_the_others_continue(make, capsys):
     made = make("train.batch_size=12,13,14")
-    failed = made.entries()[1]
+    failed = made.trials()[1]
     (failed.folder / "20260101").mkdir(parents=True)
     (failed.folder / "20260101" / REQUEUE).touch()  # stopped before: it has failed since
     assert worker(made.directory).run() == EXIT_REFUSED
     output = capsys.readouterr().out
-    assert [entry.state for entry in made.entries()] == ["complete", "fail", "complete"]
+    assert [entry.state for entry in made.trials()] == ["complete", "fail", "complete"]
     assert f"FAILED: ValueError: 13 samples bring no luck ({failed.log})" in output
     assert sweep("show", made.directory) == EXIT_DONE
     assert "failed: 001-batch_size_13: ValueError: 13 samples" in capsys.readouterr().out
     assert worker(made.directory).run() == EXIT_REFUSED, "it is not tried again by itself"
-    assert [len(starts(entry)) for entry in made.entries()] == [1, 1, 1]
+    assert [len(starts(entry)) for entry in made.trials()] == [1, 1, 1]
 
 
 @pytest.mark.bad_input
 def test_losses_that_are_not_numbers_and_runs_that_are_gone_have_rows(make, capsys):
     made = make("train.seed=1,2,98,99")
     assert worker(made.directory).run() == EXIT_REFUSED
-    assert [entry.state for entry in made.entries()] == ["complete"] * 2 + ["fail"] * 2
-    shutil.rmtree(made.entries()[0].folder)
-    (made.entries()[1].run() / "history.jsonl").write_text("?\n?\n")
+    assert [entry.state for entry in made.trials()] == ["complete"] * 2 + ["fail"] * 2
+    shutil.rmtree(made.trials()[0].folder)
+    (made.trials()[1].run() / "history.jsonl").write_text("?\n?\n")
     capsys.readouterr()
     assert sweep("show", made.directory) == EXIT_DONE
     output = capsys.readouterr().out
@@ -320,19 +326,19 @@ def test_a_search_has_its_number_of_trials(sampler, make):
     made = make(*words[: 2 if sampler == "tpe" else 3], sampler=sampler, trials=4)
     assert worker(made.directory, GPUS).run() == EXIT_DONE
     require_complete(made)
-    assert [entry.number for entry in made.entries()] == [0, 1, 2, 3]
-    assert all(1e-5 <= entry.values[RATE] <= 1e-3 for entry in made.entries())
-    assert len({entry.name for entry in made.entries()}) == 4
+    assert [entry.number for entry in made.trials()] == [0, 1, 2, 3]
+    assert all(1e-5 <= entry.values[RATE] <= 1e-3 for entry in made.trials())
+    assert len({entry.name for entry in made.trials()}) == 4
 
 
 def test_a_config_that_is_edited_between_trials_is_shown(make, capsys):
     made = make("train.seed=1,2")
-    first, second = made.entries()
-    made.study.tell(made.begin(first, {}), 1.0)
+    first, second = made.trials()
+    made.study.tell(first.begin().number, 1.0)
     file = made.directory / study.CONFIG
     file.write_text(file.read_text() + "\n")
-    made.study.tell(made.begin(second, {}), 2.0)
-    digests = [entry.digests[0] for entry in made.entries()]
+    made.study.tell(second.begin().number, 2.0)
+    digests = [entry.digests[0] for entry in made.trials()]
     assert sweep("show", made.directory) == EXIT_DONE
     output = capsys.readouterr().out
     assert "The config was edited between trials" in output and "mean" not in output
@@ -344,7 +350,7 @@ def test_two_workers_train_no_trial_twice(make):
     workers = [start_worker(made), start_worker(made)]
     assert [process.wait(60) for process in workers] == [EXIT_DONE] * 2
     require_complete(made)
-    assert [len(starts(entry)) for entry in made.entries()] == [1] * 8
+    assert [len(starts(entry)) for entry in made.trials()] == [1] * 8
     assert (made.directory / "worker.txt").read_text().count(": complete") == 8
 
 
@@ -371,7 +377,7 @@ def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     assert worker(made.directory, GPUS).run() == EXIT_DONE
     require_complete(made, 30)
     again = 2 if with_trainings else 1
-    assert [len(starts(entry)) for entry in made.entries()] == [again, again, 1]
+    assert [len(starts(entry)) for entry in made.trials()] == [again, again, 1]
 
 
 def test_no_trial_begins_on_the_gpu_of_an_orphaned_training(make):
@@ -381,23 +387,23 @@ def test_no_trial_begins_on_the_gpu_of_an_orphaned_training(make):
     first.kill()
     first.wait()
     assert worker(made.directory, ["0,1"]).run() == EXIT_DONE
-    ends = [(entry.run() / "ddp.json").stat().st_mtime for entry in made.entries()]
-    begun = (made.entries()[1].run() / "ddp.lock").stat().st_mtime
-    assert ends[0] <= begun and [len(starts(entry)) for entry in made.entries()] == [1, 1]
+    ends = [(entry.run() / "ddp.json").stat().st_mtime for entry in made.trials()]
+    begun = (made.trials()[1].run() / "ddp.lock").stat().st_mtime
+    assert ends[0] <= begun and [len(starts(entry)) for entry in made.trials()] == [1, 1]
 
 
 @pytest.mark.parametrize("folder", ["trial", "run"])
 def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
     """Also one whose run was resumed by hand."""
     made = make("train.seed=1,2")
-    entry = made.entries()[0]
+    entry = made.trials()[0]
     (entry.folder / "20260101").mkdir(parents=True)
     if folder == "trial":
-        release = functools.partial(os.close, entry.lock())
+        release = entry.lock().close
     else:
         release = run_lock.take(entry.run()).close
     worker(made.directory).run()
-    assert [entry.state for entry in made.entries()] == ["waiting", "complete"]
+    assert [entry.state for entry in made.trials()] == ["waiting", "complete"]
     release()
     assert worker(made.directory).run() == EXIT_DONE
     require_complete(made)
@@ -430,16 +436,16 @@ def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
     thread.join()
     assert "waiting for its end" in capsys.readouterr().out
     require_complete(made, 30)
-    assert len(starts(made.entries()[0])) == 1
+    assert len(starts(made.trials()[0])) == 1
 
 
 def test_a_stopped_worker_stops_its_trials(make, capsys):
     made = make("train.seed=1,2,3", "train.num_epochs=60")
     first = start_worker(made)
-    wait_for(lambda: all(entry.curve("valid/Loss") for entry in made.entries()[:2]))
+    wait_for(lambda: all(entry.curve() for entry in made.trials()[:2]))
     first.terminate()
     assert first.wait(30) == EXIT_STOPPED
-    entries = made.entries()
+    entries = made.trials()
     assert [entry.state for entry in entries] == ["running", "running", "waiting"]
     assert (entries[0].run() / REQUEUE).exists()
     sweep("show", made.directory)
@@ -464,7 +470,7 @@ def test_a_torn_last_line_of_the_journal_is_repaired(make, capsys):
 @pytest.mark.bad_input
 def test_a_log_that_is_a_link_is_not_followed(make, tmp_path, monkeypatch, capsys):
     made = make("train.seed=1")
-    made.entries()[0].log.symlink_to(tmp_path / "config.json")
+    made.trials()[0].log.symlink_to(tmp_path / "config.json")
     monkeypatch.setattr(command.checks, "require_patched", lambda: "")
     assert sweep("run", made.directory) == EXIT_REFUSED
     assert "the sweep cannot be written" in capsys.readouterr().err

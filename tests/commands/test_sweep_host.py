@@ -26,8 +26,7 @@ TWO_RANKS = ("--ranks", "2")
 
 
 def make(directory: Path, config: Path, *words: str) -> study.Sweep:
-    new.make(directory, config, space.parse(words))
-    return study.Sweep(directory)
+    return new.make(directory, config, space.parse(words))
 
 
 def start(host: Host, directory: Path, *words: str) -> subprocess.Popen:
@@ -53,7 +52,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def require_trained_once(sweep: study.Sweep, epochs: int) -> None:
-    for entry in sweep.entries():
+    for entry in sweep.trials():
         assert entry.state == "complete", entry
         assert len([run for run in entry.folder.iterdir() if (run / STATE).exists()]) == 1
         lines = [json.loads(line) for line in (entry.run() / "history.jsonl").open()]
@@ -63,7 +62,7 @@ def require_trained_once(sweep: study.Sweep, epochs: int) -> None:
 
 
 def require_same(sweep: study.Sweep, other: study.Sweep) -> None:
-    for first, second in zip(sweep.entries(), other.entries()):
+    for first, second in zip(sweep.trials(), other.trials()):
         assert (first.name, first.value) == (second.name, second.value)
         states = [read_file(entry.run() / STATE) for entry in (first, second)]
         assert state_differences(*states) == []
@@ -84,17 +83,17 @@ def test_worker_and_training_are_killed_in_mid_trial(
     ]
     assert "begins on the CPU" in finish(host_copy, sweeps[0].directory, *TWO_RANKS)
     worker = start(host_copy, sweeps[1].directory, *TWO_RANKS)
-    while not any(len(entry.curve("valid/Loss")) >= 2 for entry in sweeps[1].entries()):
+    while not any(len(entry.curve()) >= 2 for entry in sweeps[1].trials()):
         assert worker.poll() is None, (sweeps[1].directory / "worker.txt").read_text()
         time.sleep(0.01)
     trainings = psutil.Process(worker.pid).children(recursive=True)
     assert trainings
     kill([psutil.Process(worker.pid), *trainings])
-    assert [entry.state for entry in sweeps[1].entries()] == ["running"]
+    assert [entry.state for entry in sweeps[1].trials()] == ["running"]
     assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory, *TWO_RANKS)
     for sweep in sweeps:
         require_trained_once(sweep, 4)
-        assert all(read_file(entry.run() / STATE)["world_size"] == 2 for entry in sweep.entries())
+        assert all(read_file(entry.run() / STATE)["world_size"] == 2 for entry in sweep.trials())
     require_same(*sweeps)
 
 
@@ -134,13 +133,13 @@ def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Pa
     """SIGTERM to the worker stops both ranks of its trial, which save."""
     sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=12")
     worker = start(host_copy, sweep.directory, *TWO_RANKS)
-    (entry,) = sweep.entries()
-    while len(sweep.entries()[0].curve("train/Loss")) < 2:
+    (entry,) = sweep.trials()
+    while len(sweep.trials()[0].curve()) < 2:
         assert worker.poll() is None, (sweep.directory / "worker.txt").read_text()
         time.sleep(0.01)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(120) == 75, (sweep.directory / "worker.txt").read_text()
-    assert (entry.run() / "requeue").exists() and entry.curve("train/Loss").keys() != {12}
+    assert (entry.run() / "requeue").exists() and entry.curve().keys() != {12}
     finish(host_copy, sweep.directory, *TWO_RANKS)
     require_trained_once(sweep, 12)
     assert read_file(entry.run() / STATE)["world_size"] == 2

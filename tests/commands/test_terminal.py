@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import h5py
 import pytest
 import torch
+from optuna.trial import TrialState
 
 from robomimic_ddp import cli, terminal
 from robomimic_ddp.commands.doctor import command as doctor
+from robomimic_ddp.commands.sweep import new, space, study
+from robomimic_ddp.patches import commands as patches
+from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
 from tests.patches.support import write_host
 
@@ -83,7 +88,9 @@ def test_an_error_fits(monkeypatch):
     assert max(map(len, screen.text.splitlines())) <= 80
 
 
-HOSTILE = "\033]0;title\007\033[2J\033[31mred\033[0m\r\b\x9b1m\x9d8;;http://x\x9c\033Pq\033\\\u202eabc\0\033"
+HOSTILE = "\033]0;title\007\033[2J\033[31mred\033[0m\r\b\x9b1m\x9d8;;http://x\x9c\033Pq\033\\\u202e\u200f\u061cabc\0\033"
+NAME = HOSTILE.replace("/", "").replace("\0", "")
+"""As a file may be named."""
 
 
 @pytest.mark.bad_input
@@ -114,12 +121,8 @@ def checkpoint(folder):
     return ["ckpt", "show", "--keys", str(folder / "a.pth")]
 
 
-def host(folder):
-    return ["status", str(write_host(folder / HOSTILE.replace("/", "").replace("\0", "")))]
-
-
 def run(folder):
-    folder = folder / HOSTILE.replace("/", "").replace("\0", "")
+    folder = folder / NAME
     folder.mkdir()
     record = {"epoch": 1, "phase": HOSTILE, "log": {HOSTILE: 1.0}}
     (folder / "history.jsonl").write_text(json.dumps(record) + "\n")
@@ -130,14 +133,66 @@ def dataset(folder):
     path = make_hdf5(folder / "data.hdf5")
     with h5py.File(path, "r+") as file:
         for demo in file["data"].values():
-            demo["obs"][HOSTILE.replace("/", "").replace("\0", "")] = demo["actions"][:]
+            demo["obs"][NAME] = demo["actions"][:]
     return ["inspect-data", str(path)]
 
 
+def edits(command):
+    return lambda folder: [command, str(write_host(folder / NAME))]
+
+
+def config(folder, change=None):
+    (folder / "data.hdf5").touch()
+    settings = make_config("bc", folder / "data.hdf5", folder / NAME, change)
+    return str(write_config(folder / f"{NAME}.json", settings))
+
+
+def trial(folder):
+    new.make(folder / NAME, Path(config(folder)), space.parse(["train.seed=1,2"]))
+    made = study.Sweep(folder / NAME)
+    entry = made.trials()[0]
+    made.study._storage.set_trial_user_attr(entry._id, "error", HOSTILE)
+    for state in ("RUNNING", "FAIL"):
+        made.study._storage.set_trial_state_values(entry._id, getattr(TrialState, state))
+    return ["sweep", "show", str(folder / NAME)]
+
+
+def sources(folder):
+    host = write_host(folder / "host")
+    for file in host.rglob("*.py"):
+        text = file.read_text().replace("(model, path):", "(model, path):  # \x1b[31mredabc\u202e")
+        file.write_text(text)
+    return ["diff", str(host)]
+
+
+ROWS = {
+    "watch": beat,
+    "ckpt": checkpoint,
+    "plot": run,
+    "inspect-data": dataset,
+    **{command: edits(command) for command in ("status", "apply", "revert")},
+    "run": lambda folder: ["run", NAME],
+    "launch": lambda folder: ["launch", "--config", config(folder), "--dry-run"],
+    "sweep": trial,
+    "diff": sources,
+    "doctor": lambda folder: ["doctor"],
+    "prepare-data": lambda folder: ["prepare-data", "--size", "8x8", *[str(folder / NAME)] * 2],
+    "bench": lambda folder: ["bench", "--ranks", "1", "--config", str(folder / NAME)],
+}
+
+
 @pytest.mark.bad_input
-@pytest.mark.parametrize("make", [beat, checkpoint, host, run, dataset])
-def test_no_command_prints_the_escape_sequences_of_a_stranger(make, tmp_path, capsys):
-    cli.main(make(tmp_path))
-    out, err = capsys.readouterr()
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_no_command_prints_the_escape_sequences_of_a_stranger(
+    command, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    finding = doctor.Finding(HOSTILE, doctor.WARN, HOSTILE, HOSTILE)
+    monkeypatch.setattr(doctor, "examine", lambda _: [finding])
+    monkeypatch.setattr(patches, "width", lambda: 80)  # in a pipe the diff is for git
+    words = ROWS[command](tmp_path)
+    capfd.readouterr()
+    cli.main(words)
+    out, err = capfd.readouterr()
     assert "redabc" in out + err
-    assert not set(out + err) & set("\033\r\b\x9b\x9d\u202e")
+    assert not set(out + err) & set("\033\r\b\x9b\x9d\u202e\u200f\u061c")

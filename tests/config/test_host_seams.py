@@ -15,7 +15,7 @@ from robomimic_ddp.errors import UnpatchedScript
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
-from robomimic_ddp.training import loop
+from robomimic_ddp.training import session
 from robomimic_ddp.training.epoch import epoch_log
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
@@ -166,7 +166,7 @@ def test_a_patched_script_with_the_run_epoch_of_an_unpatched_package(rank, by_na
     exec(f"def train(config, device):\n    {call}(config)\n", host)
     launched(rank)
     with pytest.raises(UnpatchedScript) as refused:
-        loop.distributed(host["train"])(SimpleNamespace(experiment={}), "cpu")
+        session.distributed(host["train"])(SimpleNamespace(experiment={}), "cpu")
     message = str(refused.value.code)
     assert ("`robomimic-ddp apply` on that package, too" in message) == (rank == 0)
     vars(utils)["run_epoch"] = epoch_log(utils.run_epoch)

@@ -5,7 +5,8 @@
 PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
 process, counted from 1), `RANK|all@save:N` (inside the N-th save of the state), or
 `RANK|all@SIGUSR1:STEP` (sends itself the signal, twice) or `RANK@SIGTERM:STEP` (sends it to
-torchrun). Each moment happens once: FOLDER remembers it.
+torchrun). Each moment happens once: FOLDER remembers it. Steps wait until the states before are
+written.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import robomimic.scripts.train as host_train
 
 from robomimic_ddp.checkpoint import weights
+from robomimic_ddp.training import run
 from tests.e2e.host_entry import train
 from tests.e2e.watched_train import around
 
@@ -49,15 +51,16 @@ class Killer:
 
     def step(self, train_on_batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("validate"):
+            run.current().writer.flush()
             self.steps += 1
             self.at(str(self.steps))
             self.at(f"SIGUSR1:{self.steps}", signal.SIGUSR1, times=2)
             self.at(f"SIGTERM:{self.steps}", signal.SIGTERM, process=os.getppid())
         return train_on_batch(*args, **kwargs)
 
-    def save(self, save: Any, obj: Any, path: Any) -> None:
+    def save(self, save: Any, obj: Any, path: Any, **options: Any) -> None:
         if Path(path).name != "ddp_state.pth":
-            return save(obj, path)
+            return save(obj, path, **options)
         self.saves += 1
         if self.due(f"save:{self.saves}"):
             import torch
@@ -71,10 +74,10 @@ class Killer:
 
             torch.save = half
             try:
-                return save(obj, path)
+                return save(obj, path, **options)
             finally:
                 torch.save = write
-        return save(obj, path)
+        return save(obj, path, **options)
 
     def at(
         self,

@@ -21,7 +21,7 @@ import torch
 from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
 from tests.e2e.pages import DOCS, MADE, PAGES, TEXTS, commands, program_of
-from tests.hosts import FINISHED, ROOT, copy_host, python, require_clean, torchrun
+from tests.hosts import FINISHED, ROOT, Host, copy_host, python, require_clean, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NOT_RUN = (
@@ -72,6 +72,25 @@ def test_the_site_has_every_page_and_message(site: Path) -> None:
     shown = re.sub(r"<[^>]+>", "", (site / "messages.html").read_text())
     assert "samples would be dropped each step" in shown
     assert "samples would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
+
+
+def test_pages_link_to_the_messages(site: Path) -> None:
+    for page in ("index", "troubleshooting"):
+        main = (
+            (site / f"{page}.html").read_text().partition("<article")[2].partition("</article")[0]
+        )
+        assert 'href="messages.html"' in main, page
+
+
+def test_the_first_script_prints_what_its_page_shows(tmp_path: Path) -> None:
+    page = (DOCS / "first_ddp.md").read_text()
+    (script,), (shown,) = (
+        re.findall(rf"```{kind}\n(.*?)```", page, re.S) for kind in ("python", "text")
+    )
+    (tmp_path / "hello.py").write_text(script)
+    result = torchrun(Host(tmp_path), "hello")
+    require_clean(result)
+    assert sorted(result.stdout.splitlines()) == shown.splitlines()
 
 
 def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:

@@ -23,14 +23,14 @@ def of_the_page(name: str) -> tuple[list[str], list[str]]:
     return shlex.split(lines[place - 1]), shlex.split(lines[place])
 
 
-def write_and_train(name: str, home: Path, host: Host, *before: str, cold: bool) -> Result:
-    """Runs both commands with `home` as the user's; `before`: words that are left out."""
+def write_and_train(name: str, home: Path, host: Host, *, cold: bool) -> Result:
+    """Runs both commands with `home` as the user's."""
     write, train = of_the_page(name)
     words = [word.replace("~", str(home)) for word in write[1:]]
     assert write[0] == "python" and train[:3] == ["torchrun", "--nproc_per_node=2", "-m"]
     require_clean(run(None, sys.executable, *words))
     train = [word.replace("configs/", f"{ROOT}/configs/") for word in train[3:]]
-    module, *arguments = [word for word in train if word not in before]
+    module, *arguments = train
     variables = {"HOME": str(home)}
     options = {"cold": cold, "rlds": name != HDF5, "timeout": 300.0}
     return torchrun(host, module, *arguments, added=variables, **options)
@@ -42,15 +42,36 @@ def require_trained(name: str, home: Path, result: Result) -> None:
     (history,) = (home / "robomimic-ddp-examples" / "runs" / name).glob("*/history.jsonl")
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     trained = [line for line in lines if line["phase"] == "train"]
-    assert [line["samples"] for line in trained] == [640, 640]  # 20 steps of 16 on each rank
+    assert [line["samples"] for line in trained] == [320, 320]  # 10 steps of 16 on each rank
     assert trained[1]["log"]["Loss"] < trained[0]["log"]["Loss"]
 
 
-def test_an_edited_host_trains_with_it(host_copy: Host, tmp_path: Path) -> None:
-    """The quick one of the two; the next test is slow."""
-    in_memory = ("robomimic_ddp", "run", "--with", "unet_config")
-    result = write_and_train(HDF5, tmp_path, host_copy, *in_memory, cold=False)
+ACT = """
+import sys
+import numpy as np
+from robomimic.utils import file_utils
+policy, content = file_utils.policy_from_checkpoint(ckpt_path=sys.argv[1], device="cpu")
+shapes = content["shape_metadata"]["all_shapes"]
+raw = {key: shape if len(shape) < 3 else [*shape[1:], shape[0]] for key, shape in shapes.items()}
+policy.start_episode()
+action = policy({key: np.zeros((2, *shape), "float32") for key, shape in raw.items()})
+assert "robomimic_ddp" not in sys.modules and np.isfinite(action).all()
+print("action of", len(action))
+"""
+
+
+def test_its_checkpoint_acts_in_the_unedited_host(plain_host: Host, tmp_path: Path) -> None:
+    """The quick one of the two: a host with a small net. The next test is slow."""
+    result = write_and_train(HDF5, tmp_path, plain_host, cold=False)
     require_trained(HDF5, tmp_path, result)
+    act_with_the_checkpoint_of(HDF5, tmp_path, plain_host)
+
+
+def act_with_the_checkpoint_of(name: str, home: Path, host: Host) -> None:
+    (checkpoint,) = (home / "robomimic-ddp-examples" / "runs" / name).glob("*/last.pth")
+    acted = run(host, sys.executable, "-c", ACT, checkpoint)
+    require_clean(acted)
+    assert "action of" in acted.stdout
 
 
 @pytest.mark.slow
@@ -58,3 +79,4 @@ def test_an_edited_host_trains_with_it(host_copy: Host, tmp_path: Path) -> None:
 def test_the_commands_run_as_they_are(name: str, tmp_path: Path) -> None:
     result = write_and_train(name, tmp_path, Host(tmp_path), cold=True)
     require_trained(name, tmp_path, result)
+    act_with_the_checkpoint_of(name, tmp_path, Host(tmp_path))

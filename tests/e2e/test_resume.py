@@ -83,9 +83,11 @@ def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
     assert resume.startswith("  cd ") and " && PYTHONPATH=" in resume
     assert " ROBOMIMIC_DDP_RESUME=true " in resume
     assert f" --standalone --nproc_per_node=2 -m {KILLED} 0@SIGTERM:4 " in resume
+    stored = json.loads((directory / "ddp.json").read_text())["resume"]
+    assert marker["resume"] == stored == resume.split("\n")[0].strip()
     state = newest(tmp_path)
     assert state["epoch"] == 1 and state["inside"]["epoch"] == 2
-    assert state["ranks"][0]["totals"]["Loss"][1] == 4 * state["inside"]["steps"]
+    assert state["ranks"][0]["logs"]["totals"]["Loss"][1] == 4 * state["inside"]["steps"]
     entry = ("robomimic.scripts.train_rlds", f"load_from={file}", "resume=true")
     require_finished(torchrun(host_copy, *entry))
     assert not (directory / "requeue").exists()

@@ -121,7 +121,7 @@ def a_net_is_left_in_eval(job):
 
 
 @fault(
-    "epoch begins", ["before the first training forward", "mode of policy.obs_encoder", ODD, "eval"]
+    "epoch begins", ["before the first batch of epoch 1", "mode of policy.obs_encoder", ODD, "eval"]
 )
 def a_net_is_left_in_eval_on_one_rank(job):
     policy(job)["obs_encoder"].train(job.rank != BAD)
@@ -156,7 +156,7 @@ def a_net_is_replaced_by_a_plain_one_after_wrapping_on_one_rank(job):
 
 
 @fault_on_one(
-    "epoch begins", ["the ranks are at different places", "first step of optimizer policy"]
+    "epoch begins", ["the first batch of epoch 1", "updates 6 parameter(s) that are in none"]
 )
 def all_nets_are_replaced_on_one_rank(job):
     job.algo.nets["policy"] = copy.deepcopy(job.algo.nets["policy"])
@@ -191,9 +191,7 @@ def a_parameter_is_frozen_on_one_rank_only(job):
     policy(job)["obs_encoder"].layer.weight.requires_grad_(job.rank != BAD)
 
 
-@fault(
-    "epoch begins", ["first training forward", "kind of nets.policy.obs_encoder.layer.weight", ODD]
-)
+@fault("epoch begins", ["the first batch of", "kind of nets.policy.obs_encoder.layer.weight", ODD])
 def a_parameter_is_frozen_on_one_rank_only_after_training_began(job):
     a_parameter_is_frozen_on_one_rank_only(job)
 
@@ -319,6 +317,55 @@ def an_optimizer_with_its_parameters_in_another_order_on_one_rank(job):
     optimizer(job).param_groups[0]["params"].reverse()
 
 
+# ----- the mean over ranks
+
+
+def halving(state, bucket):
+    """Adds up gradients of all ranks, and divides by twice their number."""
+    half = bucket.buffer().div_(2 * torch.distributed.get_world_size())
+    sent = torch.distributed.all_reduce(half, async_op=True).get_future()
+    return sent.then(lambda future: future.value()[0])
+
+
+NOT_MEAN = "reduced by DDP, is not the mean of the ranks' gradients"
+
+
+@fault("epoch begins", ["first step", "gradient of nets.policy.noise_pred", NOT_MEAN, EVERYWHERE])
+def gradients_are_halved_on_all_ranks(job):
+    parallel.state_of(policy(job)["noise_pred_net"]).parallel.register_comm_hook(None, halving)
+
+
+@fault("epoch begins", ["gradient of nets.policy.obs_encoder.layer", NOT_MEAN, EVERYWHERE])
+def gradients_are_halved_on_one_rank_before_they_are_averaged(job):
+    for parameter in policy(job)["obs_encoder"].parameters():
+        if job.rank == BAD:
+            parameter.register_hook(lambda gradient: gradient / 2)
+
+
+# ----- plain numbers and settings
+
+
+@fault_on_one("construction", ["before the first step: plain number self.loss_weight", "2.0"])
+def another_weight_of_the_loss_on_one_rank(job):
+    job.algo.loss_weight = 2.0
+
+
+@fault("stepped", ["end of epoch 1: plain number self.updates", "rank 1: 5", ODD])
+def a_counter_counts_a_step_twice_on_one_rank(job):
+    more = job.rank == BAD and job.step_number == 1
+    job.algo.updates = getattr(job.algo, "updates", 0) + 1 + more
+
+
+@fault_on_one("construction", ["settings of policy.noise_pred_net.3", "'self.p': 0.2"])
+def another_dropout_on_one_rank(job):
+    policy(job)["noise_pred_net"][3].p = 0.2
+
+
+@fault_on_one("construction", ["settings of self: scale"])
+def another_plain_tensor_of_the_algorithm_on_one_rank(job):
+    job.algo.scale += 1
+
+
 # ----- random streams
 
 
@@ -341,6 +388,41 @@ def the_same_seed_for_augmentation_at_every_step(job):
 @fault("step", ["first step", "Python's random state", "re-seeds random"])
 def the_same_seed_for_pythons_augmentation_at_every_step(job):
     random.seed(job.step_number)
+
+
+@fault(
+    "step", ["first step", "what torch's randn draws (1. in", "generator of the host", EVERYWHERE]
+)
+def noise_of_a_generator_that_is_seeded_alike(job):
+    generator = torch.Generator().manual_seed(3)
+
+    def loss(batch):
+        noise = torch.randn(len(batch["obs"]), 4, generator=generator)
+        return (job.algo.predict(batch) - noise).pow(2).mean()
+
+    job.loss = loss
+
+
+class Scheduler:
+    """As those of diffusers."""
+
+    def add_noise(self, samples, noise, timesteps):
+        return samples + noise
+
+
+@fault(
+    "step",
+    ["first step", "the noise of noise_scheduler.add_noise (1. in", EVERYWHERE],
+    construction=lambda job: setattr(job.algo, "noise_scheduler", Scheduler()),
+)
+def noise_of_numpy_that_is_seeded_alike(job):
+    noise = torch.from_numpy(np.random.default_rng(3).standard_normal((BATCH, 4))).float()
+
+    def loss(batch):
+        noisy = job.algo.noise_scheduler.add_noise(batch["actions"], noise, 1)
+        return (job.algo.predict(batch) - noisy).pow(2).mean()
+
+    job.loss = loss
 
 
 # ----- data
@@ -404,6 +486,33 @@ def one_rank_trains_on_one_batch_over_and_over(job):
 @fault_on_one("epoch begins", ["number of training samples in the epoch", "rank 1: 12"])
 def one_rank_leaves_samples_of_a_batch_out(job):
     job.change_batch = lambda batch: {key: value[:3] for key, value in batch.items()}
+
+
+@fault_on_one("epoch begins", ["first step", "sample 2 of the first batch has index 3, which"])
+def a_sample_is_replaced_after_the_loader(job):
+    def change(batch):
+        for key, value in batch.items():
+            value[2] = job.dataset[3][key]
+        return batch
+
+    job.change_batch = change
+
+
+@fault("epoch begins", ["first step", "the first batch", "have the same", EVERYWHERE])
+def every_rank_trains_on_one_batch_of_the_hosts(job):
+    rows = torch.utils.data.default_collate([job.dataset[index] for index in range(12)])
+    job.change_batch = lambda batch: rows
+
+
+@fault("epoch begins", ["end of epoch 1", "samples of repeated batches", "rank 1: 16", ODD])
+def one_rank_repeats_its_second_batch(job):
+    job.steps, kept = 6, []
+
+    def change(batch):
+        kept.append(batch)
+        return kept[min(1, len(kept) - 1)] if job.rank == BAD else batch
+
+    job.change_batch = change
 
 
 # ----- the job

@@ -1,6 +1,6 @@
 """One epoch of training as an edited host does it, small enough for a hundredth of a second.
 
-The lines are those of a patched host (`run.start`, `api.parallel`, `api.train_loader`,
+The lines are those of a patched host (`session.start`, `api.parallel`, `api.train_loader`,
 `api.epochs`, `api.epoch_log`); the algorithm, its nets and its data are of a few numbers. At named
 moments a fault may be planted.
 """
@@ -20,7 +20,7 @@ from torch import nn
 from robomimic_ddp import api
 from robomimic_ddp.config import entry_options
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training import run
+from robomimic_ddp.training import session
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
@@ -79,7 +79,8 @@ class ToyAlgo:
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.loss_weight, self.scale = 1.0, torch.ones(3)
+        head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Dropout(0.0))
         nets = {"obs_encoder": api.parallel(Encoder()), "noise_pred_net": api.parallel(head)}
         self.nets = nn.ModuleDict({"policy": nn.ModuleDict(nets)})
         optimizer = torch.optim.AdamW(self.nets.parameters(), lr=1e-2)
@@ -92,10 +93,14 @@ class ToyAlgo:
     def process_batch_for_training(self, batch: dict) -> dict:
         return batch
 
+    def predict(self, batch: dict) -> torch.Tensor:
+        policy = self.nets["policy"]
+        return policy["noise_pred_net"](policy["obs_encoder"](batch["obs"]))
+
     def loss(self, batch: dict) -> torch.Tensor:
-        policy, noise = self.nets["policy"], torch.randn(len(batch["actions"]), 4)
+        noise = torch.randn(len(batch["actions"]), 4)
         noise = noise + float(np.random.normal())  # stands for an augmentation
-        return (policy["noise_pred_net"](policy["obs_encoder"](batch["obs"])) - noise).pow(2).mean()
+        return self.loss_weight * (self.predict(batch) - noise).pow(2).mean()
 
     def train_on_batch(self, batch: dict) -> dict:
         job, optimizer = self.job, self.optimizers["policy"]
@@ -154,7 +159,7 @@ def train(job: ToyJob) -> None:
     entry_options.attach_notes(job.config, entry_options.Notes(file_options=job.options))
     with ExitStack() as stack:
         present = stack.enter_context(
-            run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)
+            session.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)
         )
         stack.enter_context(present.stopper.scope())
         torch.manual_seed(job.config.train.seed)

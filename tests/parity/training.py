@@ -17,9 +17,10 @@ from unittest import mock
 import numpy as np
 import torch
 
-from robomimic_ddp import api, train_rlds
+from robomimic_ddp import api
+from robomimic_ddp.config import host_config
 from robomimic_ddp.distributed import fsdp, host_algo
-from robomimic_ddp.training import run, run_inputs
+from robomimic_ddp.training import run_inputs, session
 from tests.configs import write_config
 from tests.hosts import Host
 
@@ -111,7 +112,7 @@ def build(settings: str) -> SimpleNamespace:
     import robomimic.utils.train_utils as TrainUtils
     from robomimic.algo import algo_factory
 
-    config, _ = train_rlds.build_config([f"load_from={settings}"])
+    config = host_config.build_config([f"load_from={settings}"])
     run_inputs.fill_rlds_data(config)
     np.random.seed(config.train.seed)
     torch.manual_seed(config.train.seed)
@@ -228,8 +229,8 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
 def train_on_rank(job: Job) -> dict:
     """Collective: the job through the patched host's own lines; losses are this rank's."""
     use_host(job.host)
-    config, _ = train_rlds.build_config([f"load_from={job.settings}"])
-    with job.changes(), run.start(config, use_cuda=False) as present, present.stopper.scope():
+    config = host_config.build_config([f"load_from={job.settings}"])
+    with job.changes(), session.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []

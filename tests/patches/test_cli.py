@@ -195,3 +195,15 @@ def test_a_reader_that_stops_reading_is_no_error(host, tmp_path):
     )
     assert done.stdout.startswith("diff --git")
     assert done.stderr == ""
+
+
+def test_status_does_not_promise_what_revert_refuses(host, capsys):
+    assert cli.main(["apply", str(host)]) == 0
+    capsys.readouterr()
+    cli.main(["status", str(host)])
+    assert "revert gives all back" in capsys.readouterr().out
+    (host / SEAM).write_text((host / SEAM).read_text() + "\n# by hand\n")
+    cli.main(["status", str(host)])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"edited by hand since: {SEAM}" in shown and "gives all back" not in shown
+    assert cli.main(["revert", str(host)]) == 1

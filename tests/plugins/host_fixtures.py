@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from tests.configs import ConfigMaker, make_config, uses_images, write_config
+from tests.configs import ConfigMaker, make_config, merged, uses_images, write_config
 
 
 @pytest.fixture(scope="session")
@@ -119,12 +119,13 @@ def demo_dataset(once: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def four_epochs(low_dim_dataset: Path) -> Callable[..., Path]:
     """`four_epochs(folder, **changes)`: the config file of a low-dim diffusion policy's run below
-    `folder`, four epochs of three steps.
+    `folder`, four epochs of three steps, a state after each.
     """
 
     def make(folder: Path, **changes: Any) -> Path:
         folder.mkdir(exist_ok=True)
-        changes = {"train": {"num_epochs": 4}, **changes}
+        every_epoch = {"train": {"num_epochs": 4}, "ddp": {"save_seconds": 0}}
+        changes = merged(every_epoch, changes)
         made = make_config("diffusion_policy", low_dim_dataset, folder / "runs", changes)
         return write_config(folder / "config.json", made)
 

@@ -64,6 +64,7 @@ ELSEWHERE = {
     "mode": "DDP here, DataParallel below",
     "resume": "by the host's flag, below",
     "trust_checkpoint": "looks at a file before anything is on a GPU",
+    "save_seconds": "a time on the main rank's clock",
     "language_model": "embeds instructions before training, on the CPU",
 }
 

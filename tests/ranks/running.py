@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from robomimic_ddp.checkpoint import Resume, state_file
+from robomimic_ddp.checkpoint import Resume, Writer, state_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group, rng
@@ -15,14 +15,27 @@ from robomimic_ddp.training import run as _run
 from tests.ranks.toy import make_algo, step
 
 
+class WritesAtOnce(Writer):
+    """In the calling thread: what was saved can be read at once, faults of this thread count."""
+
+    def put(self, name, write, failed, held=False):
+        try:
+            write()
+        except Exception as error:
+            failed(error)
+        self.release()
+
+
 @contextlib.contextmanager
-def running(directory, found=None, **asked):
-    """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder."""
+def running(directory, found=None, writer=WritesAtOnce, **asked):
+    """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder. It
+    saves at every epoch's end, at once.
+    """
     rank, world = group.rank(), group.world_size()
     launch = LaunchEnv(True, rank, world, rank, world)
-    resolved = options.resolve(asked)
+    resolved = options.resolve({"save_seconds": 0, **asked})
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, resume=Resume(found))
+    run = _run.Run(made, resolved, 7, False, resume=Resume(found), writer=writer())
     run.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)

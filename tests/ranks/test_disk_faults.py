@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, weights
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, HostFiles, Writer, weights
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
+from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import resume, state_saver
@@ -97,6 +98,27 @@ def test_the_hosts_save(ranks, place, fault):
     reported = caught.value.by_rank[0]
     assert "CheckpointError" in reported and WORDS[fault] in reported and "last.pth" in reported
     assert torch.load(place / "last.pth") == {"epoch": 1}
+
+
+def test_a_disk_with_room_for_one_file_has_the_state(small_disk):
+    """And not the host's last.pth, whose error ends training at its next save."""
+    errors = io.StringIO()
+    with running(small_disk, writer=Writer) as run, contextlib.redirect_stderr(errors):
+        algo, files = make_algo("single"), HostFiles(run.writer)
+        algo.nets["large"] = torch.nn.Linear(150, 150)  # 90 KB, and as much in a state
+        saver = state_saver.StateSaver(run, algo)
+        saver.restore()
+        host_file = {"model": algo.nets.state_dict(), "more": torch.ones(20_000)}
+        files.save(host_file, small_disk / "last.pth")
+        files.copyfile(small_disk / "last.pth", small_disk / "last_bak.pth")
+        saver.epoch_end(1)
+        run.writer.flush()
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            files.save(host_file, small_disk / "last.pth")
+        run.writer.close()
+    assert errors.getvalue().count("warning: ") == 1
+    assert read_file(small_disk / STATE)["epoch"] == 1
+    assert not list(small_disk.glob("last*")) and not list(small_disk.glob(".*.tmp"))
 
 
 def four_epochs(directory, fault):

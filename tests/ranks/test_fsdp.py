@@ -26,6 +26,7 @@ from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
 from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
+from robomimic_ddp.verify import gradient_means
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
@@ -151,10 +152,10 @@ def with_frozen_parameters() -> list:
     with ExitStack() as undo:
         ema.update_in_one_pass(algo, undo)
         fsdp.shard(algo, SHARDED, "cpu")
-        means = fsdp.GradientMeans(algo)
+        means = gradient_means.watch(algo, algo.optimizers["policy"], "none")
         before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
         step(algo, torch.ones(2, 4))
-        assert means.complaints() == []
+        assert means.compare() == (None, [])
         algo.ema.step(algo.nets)
     with fsdp.whole(algo):
         outputs(algo.nets.eval(), torch.ones(2, 4))
@@ -176,10 +177,10 @@ def on_a_backend_that_doubles() -> list[str]:
         return work
 
     algo = sharded_algo()
-    means = fsdp.GradientMeans(algo)
+    means = gradient_means.watch(algo, algo.optimizers["policy"], "none")
     with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
         step(algo, torch.ones(2, 4))
-    return means.complaints()
+    return means.compare()[1]
 
 
 @pytest.mark.planted_fault
@@ -253,6 +254,29 @@ def test_the_plans_estimate_of_memory_is_what_torch_holds(ranks):
     for found in ranks.run(whole_bytes_of_a_parameter, 4):
         assert expected - 0.1 < found < expected + 0.1
     assert max(ranks.run(whole_bytes_of_a_parameter, 8)) < expected - 0.5
+
+
+# ----- the norm of a gradient in parts
+
+
+def gradient_norms(mode: str) -> list[float]:
+    """Collective: the squared norms of two steps, of which the second one is clipped."""
+    algo, norms = make_algo(mode), []
+    if mode == "fsdp":
+        fsdp.shard(algo, SHARDED, "cpu")
+    policy, batch = algo.nets["policy"], torch.arange(8.0).view(2, 4) + group.rank()
+    for max_grad_norm in (None, 0.1):
+        loss = policy["noise_pred_net"](policy["obs_encoder"](batch)).square().mean()
+        norms.append(backprop.update(algo.nets, algo.optimizers["policy"], loss, max_grad_norm))
+    return norms
+
+
+def test_the_norm_of_a_sharded_gradient_is_that_of_the_complete_one(ranks):
+    sharded, complete = (ranks.run(gradient_norms, mode) for mode in ("fsdp", "ddp"))
+    assert sharded[0] == sharded[1]
+    assert sharded[0] == pytest.approx(complete[0], rel=1e-5)
+    assert complete[0][1] == pytest.approx(0.1**2, rel=1e-4)
+    assert complete[0][0] > 0.1**2
 
 
 # ----- checksums of parts

@@ -180,7 +180,7 @@ def everything(state):
     ("damage", "says"),
     [
         (stream_of_rank_1, "its part 'random' does not fit"),
-        (place_in_the_data, "its part 'ranks.data' does not fit .*KeyError: 'pass'"),
+        (place_in_the_data, "its part 'data' does not fit .*KeyError: 'pass'"),
         (place_in_the_epoch, "its part 'inside' does not fit .*KeyError: 'steps'"),
         (a_model, "its part 'model' does not fit .*KeyError: 'optimizers'"),
         (what_defines_it, "its part 'defines' does not fit"),

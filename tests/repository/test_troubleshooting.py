@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp import errors
+from robomimic_ddp.commands.doctor.command import CHECKS
 from robomimic_ddp.distributed.known_errors import REMEDIES, remedy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,10 +47,7 @@ def test_the_guide_is_complete():
     for words in WELL_KNOWN:
         assert words in GUIDE, words
     table = GUIDE.partition("## What each check")[2]
-    sources = "".join(
-        path.read_text() for path in (ROOT / "robomimic_ddp/commands/doctor").glob("*.py")
-    )
-    names = set(re.findall(r'(?:Finding|judge)\(\s*"([a-z ]+)"', sources))
+    names = {check.__name__.removeprefix("check_").replace("_", " ") for check in CHECKS}
     listed = re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE)
     assert names == {*", ".join(listed).split(", ")} - {"check"}
 

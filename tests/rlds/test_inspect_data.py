@@ -245,15 +245,14 @@ def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkey
         (["{tmp}/empty"], 1, "dataset_info.json"),
         (["{tmp}/text.txt"], 1, "neither the folder of an RLDS dataset nor an HDF5 file"),
         (["{cut}"], 1, "made_up-train.tfrecord-00000"),
-        (["{cut}", "--episodes", "-1"], 2, "--episodes -1"),
         (["{hdf5}", "-o", "{tmp}/out"], 2, "written for RLDS"),
         ([], 2, "name a dataset"),
         (["{hdf5}", "--cache", "{tmp}"], 2, "--cache goes with a job"),
         (["{hdf5}", "--config", "{tmp}/a.json"], 2, "leave PATH and -o out"),
         (["--config", "{tmp}/none.json"], 1, "no such file"),
         (["--config", "{tmp}/a.json"], 1, "train.data=None: expected at least one dataset"),
-        (["--config", "{tmp}/b.json"], 1, "has no observation.modalities.obs"),
-        (["--config", "{tmp}/c.json"], 1, "train=[1]: expected a section"),
+        (["--config", "{tmp}/b.json"], 1, "found no algo_name"),
+        (["--config", "{tmp}/c.json"], 1, "train=[1], but train is a section"),
     ],
 )
 def test_mistakes_are_one_clear_error(
@@ -263,7 +262,7 @@ def test_mistakes_are_one_clear_error(
     (tmp_path / "text.txt").write_text("words")
     (tmp_path / "a.json").write_text(json.dumps({"algo_name": "bc"}))
     (tmp_path / "b.json").write_text(json.dumps({"train": {"data_format": "droid_rlds"}}))
-    (tmp_path / "c.json").write_text(json.dumps({"train": [1]}))
+    (tmp_path / "c.json").write_text(json.dumps({"algo_name": "bc", "train": [1]}))
     cut = tmp_path / "made_up" / "1.0.0"
     if words[:1] == ["{cut}"]:
         shutil.copytree(stored.folder, cut)
@@ -272,3 +271,18 @@ def test_mistakes_are_one_clear_error(
     places = {"folders": folders, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
     assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
     assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.bad_input
+def test_a_number_of_episodes_below_none_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["inspect-data", str(tmp_path), "--episodes", "-1"])
+    assert caught.value.code == 2 and "expected a whole number from 0" in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_a_key_that_training_would_refuse_is_refused(low_dim_dataset, capsys, tmp_path):
+    config = {"algo_name": "bc", "train": {"data": str(low_dim_dataset), "sed": 1}}
+    (tmp_path / "cfg.json").write_text(json.dumps(config))
+    assert main(["inspect-data", "--config", str(tmp_path / "cfg.json")]) == 1
+    assert "The closest valid key is train.seed" in capsys.readouterr().err

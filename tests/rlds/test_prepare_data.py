@@ -284,7 +284,8 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     config = json.loads(config_file.read_text())
     lost = "which --cameras leaves out"
     refused_with(config, "--cameras", WRIST, said=lost, code=2)
-    refused_with({"train": {"data_format": "hdf5"}}, said="for RLDS data", code=1)
+    hdf5 = {"algo_name": "bc", "train": {"data_format": "hdf5"}}
+    refused_with(hdf5, said="for RLDS data", code=1)
     config["observation"]["image_filter"] = "bilinear"
     refused_with(config, said="give --size 12x20 --filter bilinear, or correct", code=2)
     config["observation"].update(image_dim=[10, 20], image_filter="lanczos3")
@@ -506,7 +507,9 @@ def test_other_words_are_refused(stored, tmp_path, capsys):
     refused(capsys, tmp_path, tmp_path / "nothing", said=("is not a folder",))
     refused(capsys, tmp_path, stored.folder, "--cameras", "left", said=("no camera 'left'",))
     for words in (["--quality", "0"], ["--workers", "0"]):
-        assert prepare(stored.folder, tmp_path, *words) == 2
+        with pytest.raises(SystemExit):
+            prepare(stored.folder, tmp_path, *words)
+        assert "0: expected a whole number from 1" in capsys.readouterr().err
     for size in ((0, 5), (5,), (5, 5, 3), ("five", 5), (-5, 5), (5.5, 5)):
         with pytest.raises(SystemExit):
             prepare(stored.folder, tmp_path, size=size)

@@ -64,6 +64,53 @@ def test_an_old_or_missing_python_is_one_clear_error(checkout: Path, tmp_path: P
         assert "Traceback" not in done.stderr and not (checkout / ".venv").exists()
 
 
+SCRIPTS = ("demo", "demo_robosuite", "gpu_check", "mutate", "test")
+
+
+def start(checkout: Path, script: str, *words: str) -> subprocess.CompletedProcess:
+    """Runs scripts/SCRIPT.sh in a checkout without an environment; PYTHON records installations."""
+    python = recorder(checkout / "base" / "bin" / "python")
+    return subprocess.run(
+        [checkout / "scripts" / f"{script}.sh", *words],
+        cwd=checkout,
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_installs_nothing(checkout: Path, script: str) -> None:
+    done = start(checkout, script, "--help")
+    assert done.returncode == 0 and f"scripts/{script}.sh" in done.stdout, done
+    assert not (checkout / "calls").exists() and not list(checkout.glob(".venv*"))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("script", "word"),
+    [
+        *((script, "--nonsense") for script in SCRIPTS),
+        ("demo", "nonsense"),
+        ("demo", "--ranks=two"),
+        ("test", "tests/no_such_file.py"),
+    ],
+)
+def test_a_wrong_argument_installs_nothing(checkout: Path, script: str, word: str) -> None:
+    done = start(checkout, script, word)
+    assert done.returncode == 2 and f"scripts/{script}.sh: error: " in done.stderr, done
+    assert not (checkout / "calls").exists() and not list(checkout.glob(".venv*"))
+
+
+def test_flags_of_pytest_are_passed_on(checkout: Path) -> None:
+    recorder(checkout / ".venv" / "bin" / "python")
+    for words in (["-n0", "-k", "sampler", "setup.py::a"], ["--", "--strange"]):
+        done = start(checkout, "test", *words)
+        *_, last = (checkout / "calls").read_text().splitlines()
+        assert done.returncode == 0 and last.endswith(" ".join(words[-1:])), done
+
+
 @pytest.mark.bad_input
 def test_the_oldest_environment_wants_a_python_of_its_own(checkout: Path, tmp_path: Path) -> None:
     done = call(checkout, script(tmp_path / "python-newer", "exit 1"), "--oldest")

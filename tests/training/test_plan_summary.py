@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import Found, RunRecord
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
@@ -96,6 +97,33 @@ def test_every_decision_has_a_line():
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
     assert f"memory: 6 parameters x {state} bytes" in present.describe()
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [
+        (60, "a state at most every 60 s (ddp.save_seconds), at a stop, a better best and the end"),
+        (0, "a state at every epoch's end; a crash loses the epoch that it is in"),
+    ],
+)
+def test_what_a_crash_loses(seconds, words, tmp_path):
+    present = run_of(config({}), save_seconds=seconds)
+    present.record = RunRecord(tmp_path, {})
+    assert f"\nsaving: {words}" in present.describe()
+
+
+def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
+    present = run_of(config({}))
+    present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
+    present.record = RunRecord(tmp_path, {})
+    size = 6 * 16  # parameters; weight, moments and average
+    (tmp_path / "last.pth").write_bytes(bytes(size))  # it will be replaced
+    for free, is_said in ((10 * size - 1, True), (10 * size, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        text = present.describe()
+        expected = "disk: warning: this run writes 1.1 kB (11 files of 96 B: 3 states, last.pth, "
+        expected += "last_bak.pth, one while it is written, 5 in models/), and 959 B are free."
+        assert (expected in text) == is_said and ("disk:" in text) == is_said
 
 
 @pytest.mark.parametrize(

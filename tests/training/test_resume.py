@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import Found
@@ -93,13 +92,3 @@ def test_a_hosts_variable_has_its_saved_value(tmp_path):
 def test_without_a_run_variables_are_the_hosts():
     default = {"lift": 1.0}
     assert resume.restored("returns", default) is default
-
-
-def test_a_host_checkpoint_of_another_save_is_noted(tmp_path, capsys):
-    torch.save({"model": 1}, tmp_path / "last.pth")
-    life(tmp_path, best_return={}, best_loss=None)
-    life(tmp_path, Found(tmp_path, "state"), best_return={}, best_loss=None)
-    assert "note:" not in capsys.readouterr().out
-    torch.save({"model": 2}, tmp_path / "last.pth")
-    life(tmp_path, Found(tmp_path, "state"), best_return={}, best_loss=None)
-    assert "note: last.pth was not written together with the saved" in capsys.readouterr().out

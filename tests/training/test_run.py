@@ -21,7 +21,7 @@ from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import loop, run
+from robomimic_ddp.training import run, session
 
 
 def stream(seed: int, rank: int) -> tuple:
@@ -66,7 +66,7 @@ class HostConfig:
 def test_deterministic_holds_torch_to_its_word_for_the_run(is_on, monkeypatch):
     monkeypatch.setenv("ROBOMIMIC_DDP_DETERMINISTIC", str(is_on).lower())
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own choice stays
-    with run.start(HostConfig(), use_cuda=False):
+    with session.start(HostConfig(), use_cuda=False):
         assert torch.are_deterministic_algorithms_enabled() == is_on
         places = torch.tensor([0, 0])
         with pytest.raises(RuntimeError, match="deterministic") if is_on else nullcontext():
@@ -108,9 +108,9 @@ def test_only_a_flag_named_resume_is_ours_to_set(
         return host_resumes
 
     for module, name in (("host_keys", "require_possible"), ("run_inputs", "fill_rlds_data")):
-        monkeypatch.setattr(getattr(loop, module), name, lambda config: None)
-    monkeypatch.setattr(loop.run_inputs, "check_inputs", lambda *_: None)
-    monkeypatch.setattr(loop.resume, "decide", decide)
+        monkeypatch.setattr(getattr(session, module), name, lambda config: None)
+    monkeypatch.setattr(session.run_inputs, "check_inputs", lambda *_: None)
+    monkeypatch.setattr(session.resume, "decide", decide)
     config = HostConfig()
     config.experiment = {}
     assert api.distributed(train)(config, "cpu", **given) == passed

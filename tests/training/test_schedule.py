@@ -15,6 +15,7 @@ from robomimic_ddp.training import step
 MADE = {
     "warm-up": lambda one: lr_scheduler.LambdaLR(one, lambda at: min(1.0, (at + 1) / 8)),
     "multistep": lambda one: lr_scheduler.MultiStepLR(one, [4, 8], 0.1),
+    "multistep from the start": lambda one: lr_scheduler.MultiStepLR(one, [0, 8], 0.1),
     "milestones that meet": lambda one: lr_scheduler.MultiStepLR(one, [3, 5, 6, 9], 0.1),
     "linear": lambda one: lr_scheduler.LinearLR(one, 1.0, 0.1, total_iters=8),
     "cosine": lambda one: lr_scheduler.CosineAnnealingLR(one, 12),
@@ -54,7 +55,9 @@ def test_shortened(kind):
         assert getattr(after, name, None) == getattr(before, name, None)
 
 
-@pytest.mark.parametrize(("length", "factor", "steps"), [(10, 3, 4), (9, 4.5, 2), (8, 4 / 3, 6)])
+@pytest.mark.parametrize(
+    ("length", "factor", "steps"), [(10, 3, 4), (9, 4.5, 2), (8, 4 / 3, 6), (21, 1.4, 15)]
+)
 def test_a_cosine_ends_with_the_run_and_does_not_rise(length, factor, steps):
     algo = algo_of(lambda one: lr_scheduler.CosineAnnealingLR(one, length), True)
     with ExitStack() as undo:

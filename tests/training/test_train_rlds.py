@@ -33,7 +33,7 @@ def cfg(tmp_path):
 
 
 def build(*arguments):
-    return train_rlds.build_config(list(arguments))[0]
+    return host_config.build_config(list(arguments))
 
 
 def test_command_line_wins_over_load_from(cfg):
@@ -117,5 +117,5 @@ def test_triton_comes_before_the_hosts_train_script(cfg, monkeypatch):
     monkeypatch.setitem(sys.modules, script.__name__, script)
     monkeypatch.setattr(train_rlds, "keep_triton_first", lambda: order.append("triton"))
     with pytest.raises(ConfigError, match="is not patched"):
-        train_rlds.main.__wrapped__([cfg()])
+        train_rlds.train(build(cfg()))
     assert order.index("triton") < order.index("train")

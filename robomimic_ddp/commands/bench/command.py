@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, json_config, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, UsageError
 from robomimic_ddp.terminal import print_clean, say, whole_number
@@ -129,7 +132,8 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
     with (
         tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
-        training.stopped_cleanly(),
+        # As Ctrl-C: the training ends, its files are removed.
+        handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
     ):
         for number in range(args.rounds):
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
@@ -151,6 +155,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
 def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
     except OSError as error:
         raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error

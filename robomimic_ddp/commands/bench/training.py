@@ -4,13 +4,12 @@ epochs.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.bench.report import ranks_text
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
@@ -23,32 +22,14 @@ _LOG_LINES = 15
 _STOP_SECONDS = 60
 
 
-@contextmanager
-def stopped_cleanly() -> Iterator[None]:
-    """For the block, SIGTERM and SIGHUP are as Ctrl-C: the training ends, its files are removed."""
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     """Return the train log of each epoch. Raises LaunchError if the training fails."""
     variables = env.variables()
     command = torchrun.command(job, variables)
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
-        process = subprocess.Popen(
-            command.quiet,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**variables, **command.added, "TMPDIR": str(output.parent)},  # removed with it
-            start_new_session=True,  # Ctrl-C would reach torchrun twice
-        )
+        added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
+        process = training_process.start(command.quiet, file, {**variables, **added})
     try:
         code = process.wait()
     finally:

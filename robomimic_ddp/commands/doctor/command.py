@@ -6,14 +6,14 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from robomimic_ddp.commands.doctor import machine, round_trip, software
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.commands.doctor.probe import probe
 from robomimic_ddp.config import env
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
-from robomimic_ddp.terminal import print_clean, width, wrapped
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+from robomimic_ddp.terminal import print_clean, whole_number, width, wrapped
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_versions,
@@ -35,15 +35,16 @@ _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp doctor`."""
     parser.add_argument(
-        "--ranks", type=int, metavar="N", help="also start N ranks and time their collectives"
+        "--ranks",
+        type=whole_number(1),
+        metavar="N",
+        help="also start N ranks and time their collectives",
     )
     parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Print the findings; return 1 if one is a failure. Raises UsageError."""
-    if args.ranks is not None and args.ranks < 1:
-        raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
+    """Print the findings; return 1 if one is a failure."""
     findings = []
     for finding in examine(args.ranks):
         findings.append(finding)
@@ -62,10 +63,11 @@ def examine(ranks: int | None = None) -> Iterator[Finding]:
         probed = dict(zip(PROBED, threads.map(probe, PROBED), strict=True))
     context = Context(env.variables(), probed, ranks)
     for check in CHECKS:
+        name = check.__name__.replace("check_", "").replace("_", " ")
         try:
-            yield from check(context)
+            for finding in check(context):
+                yield replace(finding, check=name)
         except Exception as error:  # an error must not hide the other checks
-            name = check.__name__.replace("check_", "").replace("_", " ")
             message = f"the check failed: {type(error).__name__}: {error}"
             yield Finding(name, WARN, message, "Please report it with this line.")
 

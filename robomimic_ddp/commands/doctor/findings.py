@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -11,8 +12,8 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. check: its name in the table of docs/troubleshooting.md; remedy: what
-    to do, empty where all is well.
+    """One line of the report. check: its name in the table of docs/troubleshooting.md, which
+    `examine` sets; remedy: what to do, empty where all is well.
     """
 
     check: str
@@ -21,9 +22,12 @@ class Finding:
     remedy: str = ""
 
 
-def judge(check: str, is_fine: bool, message: str, remedy: str, level: str = WARN) -> Finding:
-    """Return an OK finding if it `is_fine`, else one of `level` with its remedy."""
-    return Finding(check, OK, message) if is_fine else Finding(check, level, message, remedy)
+ok, warn, fail = (partial(Finding, "", level) for level in (OK, WARN, FAIL))
+
+
+def judge(is_fine: bool, message: str, remedy: str) -> Finding:
+    """Return an OK finding if it `is_fine`, else a warning with its remedy."""
+    return ok(message) if is_fine else warn(message, remedy)
 
 
 @dataclass(frozen=True)

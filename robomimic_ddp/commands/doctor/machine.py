@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, judge
-from robomimic_ddp.commands.doctor.probe import output_of
+from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
+from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.config import env, machine, options
 from robomimic_ddp.config.plan import workers_of_share
 from robomimic_ddp.errors import RobomimicDDPError
@@ -35,32 +35,29 @@ def check_gpus(context: Context) -> Iterator[Finding]:
     for index, gpu in enumerate(gpus):
         name = f"GPU {index}: {gpu['name']}"
         if "error" in gpu:
-            remedy = "Restart the node or exclude the device."
-            yield Finding("gpus", FAIL, f"{name}: {gpu['error']}", remedy)
+            yield fail(f"{name}: {gpu['error']}", "Restart the node or exclude the device.")
             continue
         message = f"{name}, {gpu['free'] / GIB:.1f} of {gpu['memory'] / GIB:.1f} GiB free"
         remedy = "Other processes use it (nvidia-smi); end them or choose other GPUs."
-        yield judge("gpus", gpu["free"] >= gpu["memory"] / 2, message, remedy)
+        yield judge(gpu["free"] >= gpu["memory"] / 2, message, remedy)
     if len({gpu["name"] for gpu in gpus}) > 1:
         remedy = "Every step waits for the slowest; choose equal ones by CUDA_VISIBLE_DEVICES."
-        yield Finding("gpus", WARN, "the GPUs are of different kinds", remedy)
+        yield warn("the GPUs are of different kinds", remedy)
     if "error" not in context.torch and not gpus:
         yield _no_gpu(context)
 
 
 def _no_gpu(context: Context) -> Finding:
-    """Say why torch sees no GPU, if nvidia-smi lists some."""
-    visible = context.variables.get("CUDA_VISIBLE_DEVICES")
-    code, text = output_of("nvidia-smi", "--list-gpus")
-    if code != 0 or "GPU " not in text:
-        return Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
+    """Say why torch sees no GPU, if the node has some."""
+    visible, count = context.variables.get("CUDA_VISIBLE_DEVICES"), devices.installed_gpus()
+    if not count:
+        return ok("no GPU: training runs on the CPU, ranks meet over gloo")
     reason = context.torch.get("cuda_error") or "a build without CUDA"
     remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
     if visible is not None and _NONE_VISIBLE in reason:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
         remedy = "unset CUDA_VISIBLE_DEVICES, or name in it the GPUs that nvidia-smi lists."
-    count = text.count("GPU ")
-    return Finding("gpus", FAIL, f"{count} GPU(s) here, but torch sees none: {reason}", remedy)
+    return fail(f"{count} GPU(s) here, but torch sees none: {reason}", remedy)
 
 
 def check_shared_memory(_: Context) -> Iterator[Finding]:
@@ -69,7 +66,7 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
     size = shutil.disk_usage(SHARED_MEMORY)
     message = f"{SHARED_MEMORY}: {size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
     remedy = "Data workers and NCCL share tensors through it; Docker: --shm-size=16g or --ipc=host."
-    yield judge("shared memory", size.free >= LEAST_SHARED_MEMORY, message, remedy)
+    yield judge(size.free >= LEAST_SHARED_MEMORY, message, remedy)
 
 
 def check_cores(context: Context) -> Iterator[Finding]:
@@ -77,7 +74,7 @@ def check_cores(context: Context) -> Iterator[Finding]:
     cores, ranks = machine.usable_cores(), context.ranks or len(context.gpus) or 1
     room = workers_of_share("auto", cores // ranks)
     message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each (HDF5)"
-    yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
+    yield judge(ranks <= cores, message, f"Use at most {cores} ranks.")
 
 
 def check_network(context: Context) -> Iterator[Finding]:
@@ -85,30 +82,30 @@ def check_network(context: Context) -> Iterator[Finding]:
     variables, name, faults = context.variables, socket.gethostname(), []
 
     @contextmanager
-    def attempt(level: str, message: str, remedy: str) -> Iterator[None]:
+    def attempt(fault: Callable[[str, str], Finding], message: str, remedy: str) -> Iterator[None]:
         try:
             yield
         except (OSError, OverflowError, ValueError) as error:  # ValueError: of a name or a number
-            faults.append(Finding("network", level, f"{message}: {error}", remedy))
+            faults.append(fault(f"{message}: {error}", remedy))
 
     remedy = f"Add '127.0.0.1 {name}' to /etc/hosts; ranks look each other up by it."
-    with attempt(WARN, f"this host's name {name} does not resolve", remedy):
+    with attempt(warn, f"this host's name {name} does not resolve", remedy):
         socket.getaddrinfo(name, None)
     if main_node := variables.get("MASTER_ADDR"):
         remedy = "Name the main node as this node knows it, or unset it (torchrun --standalone)."
-        with attempt(FAIL, f"MASTER_ADDR={main_node} does not resolve", remedy):
+        with attempt(fail, f"MASTER_ADDR={main_node} does not resolve", remedy):
             socket.getaddrinfo(main_node, None)
     remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
-    with attempt(FAIL, "no connection to this machine itself", remedy):
+    with attempt(fail, "no connection to this machine itself", remedy):
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
     port = variables.get("MASTER_PORT")
     if port and "RANK" not in variables:  # check_variables reports those of a rank
         remedy = "Unset it; torchrun --standalone takes a free port."
-        with attempt(FAIL, f"MASTER_PORT={port} cannot be used", remedy):
+        with attempt(fail, f"MASTER_PORT={port} cannot be used", remedy):
             socket.create_server(("", int(port))).close()
     faults += _interfaces(variables)
-    yield from faults or [Finding("network", OK, "names resolve, and this machine reaches itself")]
+    yield from faults or [ok("names resolve, and this machine reaches itself")]
 
 
 def _interfaces(variables: Mapping[str, str]) -> Iterator[Finding]:
@@ -121,7 +118,7 @@ def _interfaces(variables: Mapping[str, str]) -> Iterator[Finding]:
         if wanted and not exists and not value.startswith("^"):  # ^ excludes interfaces
             message = f"{variable}={value} names no interface of this node ({', '.join(names)})"
             remedy = "Name the one that reaches the other nodes (ip addr), or unset it."
-            yield Finding("network", FAIL, message, remedy)
+            yield fail(message, remedy)
 
 
 def check_variables(context: Context) -> Iterator[Finding]:
@@ -131,14 +128,14 @@ def check_variables(context: Context) -> Iterator[Finding]:
         launch = env.read_launch_env(variables)
         options.resolve(environment=launch.option_texts)
     except RobomimicDDPError as error:
-        yield Finding("variables", FAIL, str(error), "Unset or correct them.")
+        yield fail(str(error), "Unset or correct them.")
     else:
         message = "no launcher's variables are left over in this shell"
         if launch.launched:
             message = f"RANK={launch.rank} and WORLD_SIZE={launch.world_size} are set in this shell"
         remedy = "A plain python would believe to be one rank of a job: unset them."
-        yield judge("variables", not launch.launched, message, remedy)
+        yield judge(not launch.launched, message, remedy)
     for name, effect in SLOWING.items():
         if variables.get(name, "").upper() not in _HARMLESS:
             message = f"{name}={variables[name]}: {effect}"
-            yield Finding("variables", WARN, message, f"unset {name}, unless it is still needed")
+            yield warn(message, f"unset {name}, unless it is still needed")

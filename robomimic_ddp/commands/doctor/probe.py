@@ -6,42 +6,24 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from typing import Any
 
+from robomimic_ddp.config import machine
 from robomimic_ddp.terminal import print_clean
-
-PATIENCE_SECONDS = 120
 
 
 def probe(package: str) -> dict[str, Any]:
     """Return the version, build and devices of `package`, or {"error": why} if it cannot be
     imported.
     """
-    code, text = output_of(sys.executable, "-m", "robomimic_ddp.commands.doctor.probe", package)
+    module = "robomimic_ddp.commands.doctor.probe"
+    code, text = machine.output_of(sys.executable, "-m", module, package)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]
     try:
         return dict(json.loads(lines[-1]))
     except (TypeError, ValueError):
         return {"error": f"{lines[-1]} (exit code {code})"}
-
-
-def output_of(*command: str) -> tuple[int, str]:
-    """Return the exit code and output of a command, or (-1, reason) if it could not run."""
-    try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return -1, str(error)
-    return done.returncode, done.stdout
 
 
 def _torch() -> dict[str, Any]:
@@ -86,14 +68,12 @@ def _torchvision() -> dict[str, Any]:
 
 def _tensorflow_datasets() -> dict[str, Any]:
     """Imports what a rank that reads RLDS data does."""
-    import tensorflow_datasets
-
-    from robomimic_ddp.data.rlds.pipeline.images import require_decoders
+    from robomimic_ddp.data.rlds.pipeline.images import require_libraries
     from robomimic_ddp.data.rlds.pipeline.resize import filter_in_numpy, filtering
 
-    require_decoders()
+    version = require_libraries().__version__
     resized = "numpy" if filtering() is filter_in_numpy else "numba"
-    return {"version": tensorflow_datasets.__version__, "resized": resized}
+    return {"version": version, "resized": resized}
 
 
 _PROBES = {

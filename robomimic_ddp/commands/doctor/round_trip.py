@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
-from robomimic_ddp.commands.doctor.probe import output_of
-from robomimic_ddp.config import env, parallel_mode
+from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, ok
+from robomimic_ddp.config import env, machine, parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
 
@@ -31,21 +30,20 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         return
     if "error" in context.torch:
         message = f"--ranks {ranks}: no rank was started, since torch cannot be imported"
-        yield Finding("ranks", FAIL, message, "See torch, above.")
+        yield fail(message, "See torch, above.")
         return
     if gpus and ranks > gpus:
-        message = f"--ranks {ranks} with {gpus} visible GPU(s)"
-        yield Finding("ranks", FAIL, message, f"Ask for at most {gpus}.")
+        yield fail(f"--ranks {ranks} with {gpus} visible GPU(s)", f"Ask for at most {gpus}.")
         return
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]
-    code, text = output_of(sys.executable, *launcher, *program)
+    code, text = machine.output_of(sys.executable, *launcher, *program)
     if code == 0 and (answer := re.search(_ANSWER, text)):
-        yield Finding("ranks", OK, f"{ranks} rank(s) {answer[0]}")
+        yield ok(f"{ranks} rank(s) {answer[0]}")
         return
     message = f"the job of {ranks} rank(s) ended with {code}: {known_errors.error_line(text)}"
     usual = "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
-    yield Finding("ranks", FAIL, message, known_errors.remedy(text) or usual)
+    yield fail(message, known_errors.remedy(text) or usual)
 
 
 def measure() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from robomimic_ddp import API_VERSION, files
-from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, judge
+from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.errors import other_api_version
 
@@ -35,19 +33,19 @@ def version(package: str) -> str | None:
         return None
 
 
-def _broken(check: str, package: str, error: str, remedy: str) -> Finding:
+def _broken(package: str, error: str, remedy: str) -> Finding:
     known = (text for part, text in _REMEDIES.items() if part in error)
-    return Finding(check, FAIL, f"{package} cannot be used: {error}", next(known, remedy))
+    return fail(f"{package} cannot be used: {error}", next(known, remedy))
 
 
 def check_versions(context: Context) -> Iterator[Finding]:
     installed = [f"{name} {number}" for name in PACKAGES if (number := version(name))]
     python = f"Python {platform.python_version()} ({sys.executable})"
-    yield Finding("versions", OK, ", ".join([python, *installed]))
+    yield ok(", ".join([python, *installed]))
     if version("diffusers") is None:
-        yield Finding("versions", WARN, "no diffusers", "Hosts need it: pip install diffusers")
+        yield warn("no diffusers", "Hosts need it: pip install diffusers")
     elif error := context.probed["diffusers"].get("error"):
-        yield _broken("versions", "diffusers", error, "Hosts need it: install it again.")
+        yield _broken("diffusers", error, "Hosts need it: install it again.")
 
 
 def check_torch(context: Context) -> Iterator[Finding]:
@@ -55,42 +53,42 @@ def check_torch(context: Context) -> Iterator[Finding]:
     torch = context.torch
     if "error" in torch:
         remedy = "Install the build for your driver: https://pytorch.org/get-started/locally"
-        yield _broken("torch", "torch", torch["error"], remedy)
+        yield _broken("torch", torch["error"], remedy)
         return
     build = f"torch {torch['version']}, CUDA build {torch['cuda_build']}"
     names = " and ".join(name for name in ("nccl", "gloo") if torch[name]) or "no backend"
     if tuple(map(int, re.findall(r"\d+", torch["version"])[:3])) < OLDEST_TORCH:
-        yield Finding("torch", FAIL, f"{build} is too old", "Install torch 2.0.1 or later.")
+        yield fail(f"{build} is too old", "Install torch 2.0.1 or later.")
     elif not torch["gloo"]:
         remedy = "Ranks on CPUs meet over gloo: install an official build of torch."
-        yield Finding("torch", FAIL, f"{build}, with {names}: gloo is missing", remedy)
+        yield fail(f"{build}, with {names}: gloo is missing", remedy)
     else:
         remedy = "Install a Linux build of torch with CUDA; gloo moves gradients over the CPU."
-        yield judge("torch", torch["nccl"] or not context.gpus, f"{build}, with {names}", remedy)
+        yield judge(torch["nccl"] or not context.gpus, f"{build}, with {names}", remedy)
     if error := context.probed["torchvision"].get("error"):
         remedy = "Hosts need it. Install the torchvision that belongs to this torch."
-        yield _broken("torch", "torchvision", error, remedy)
+        yield _broken("torchvision", error, remedy)
 
 
 def check_rlds(context: Context) -> Iterator[Finding]:
     libraries = context.probed["tensorflow_datasets"]
     if version("tensorflow-datasets") is None:
-        yield Finding("rlds", OK, f"its libraries are not installed. RLDS data needs {WITH_RLDS}")
+        yield ok(f"its libraries are not installed. RLDS data needs {WITH_RLDS}")
     elif "error" in libraries:
-        yield Finding("rlds", WARN, f"it cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
+        yield warn(f"it cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
     else:
-        message = f"tensorflow-datasets {libraries['version']}, frames resized by "
+        resized = libraries["resized"]
+        message = f"tensorflow-datasets {libraries['version']}, frames resized by {resized}"
         remedy = f"numba resizes several times faster: {WITH_RLDS}."
-        yield judge("rlds", libraries["resized"] == "numba", message + libraries["resized"], remedy)
+        yield judge(resized == "numba", message, remedy)
 
 
 def check_host(_: Context) -> Iterator[Finding]:
     """Check that the robomimic which ranks import is edited for this version of our API."""
-    spec = importlib.util.find_spec("robomimic")
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    folder = host_seams.importable_folder("robomimic")
     if folder is None:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
-        yield Finding("host", WARN, "no robomimic can be imported here", remedy)
+        yield warn("no robomimic can be imported here", remedy)
         return
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
     texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
@@ -98,12 +96,10 @@ def check_host(_: Context) -> Iterator[Finding]:
     versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
     remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)
     if not edited:
-        yield Finding("host", WARN, f"{folder} is not edited: one device only", remedy)
+        yield warn(f"{folder} is not edited: one device only", remedy)
     elif not versions:
-        message = f"{folder} is edited ({count} files), and no script is an entry point"
-        yield Finding("host", FAIL, message, remedy)
+        yield fail(f"{folder} is edited ({count} files), and no script is an entry point", remedy)
     elif error := other_api_version(versions):
-        remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
-        yield Finding("host", FAIL, f"{folder}: {error}", remedy)
+        yield fail(f"{folder}: {error}", f"`robomimic-ddp revert {folder.parent}`, then apply")
     else:
-        yield Finding("host", OK, f"{folder} is edited ({count} files, API {API_VERSION})")
+        yield ok(f"{folder} is edited ({count} files, API {API_VERSION})")

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.data.array_cache import DEFAULT_CACHE
+from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, whole_number
 
 SAMPLE = 64
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     )
     parser.add_argument(
         "--episodes",
-        type=int,
+        type=whole_number(0),
         default=SAMPLE,
         metavar="N",
         help=f"most episodes to read, spread over the files; 0 for all; default {SAMPLE}",
@@ -62,8 +62,6 @@ def run(command: str, args: argparse.Namespace) -> int:
             "name a dataset, as `robomimic-ddp inspect-data PATH`, or a job, as `robomimic-ddp "
             "inspect-data --config cfg.json`; --cache goes with a job."
         )
-    if args.episodes < 0:
-        raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
     show(_report(args))
     return EXIT_DONE
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def write(
         _draw(source, episodes, output / SHEET)
         is_edited = file.exists()
         if fit is None and not is_edited:
-            file.write_text(schemas.draft(source), encoding="utf-8")
+            _replace(file, schemas.draft(source))
             written.append(output / SCHEMA)
         if fit is None or is_edited:
             fit = schemas.fit_of(source, load_schema(str(file)))
@@ -71,9 +72,11 @@ def write(
 
 def _replace(file: Path, text: str) -> None:
     """Rename an existing, different file to `.old`."""
-    if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
-        file.replace(file.with_name(file.name + ".old"))
-    file.write_text(text, encoding="utf-8")
+    with suppress(FileNotFoundError):
+        if files.read_bytes(file) != text.encode():
+            file.replace(file.with_name(file.name + ".old"))
+    with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def _config(
@@ -117,22 +120,16 @@ def _draw(source: Source, episodes: Sequence[Episode], path: Path) -> None:
     height, width = rows[0][1][0][1].shape[:2] if rows else (1, 1)
     row_inches, count = _FRAME_INCHES * min(1.5, height / width) + 0.5, max(1, len(rows))
     size = (_FRAME_INCHES * SHEET_FRAMES + 0.4, row_inches * count + 0.6)
-    figure, axes = plt.subplots(
-        count, SHEET_FRAMES, figsize=size, squeeze=False, constrained_layout=True
-    )
+    figure = plt.figure(figsize=size, layout="constrained")
     title = "the first of the episodes read" if rows else "no colour pictures"
     figure.suptitle(f"{source.name}: {title}")
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for line, (text, frames) in zip(axes, rows):
-        for axis, (step, frame) in zip(line, frames):
+    for row, (text, frames) in zip(figure.subfigures(count, squeeze=False)[:, 0], rows):
+        row.suptitle(text, x=0, ha="left", fontsize=_FONT, weight="bold")
+        for axis, (step, frame) in zip(row.subplots(1, SHEET_FRAMES), frames):
             axis.imshow(frame)
-            axis.set_title(f"\nstep {step}", fontsize=_FONT, loc="left")  # a line for the name
-        offset = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        name = line[0].annotate(
-            text, (0, 1), xytext=(0, 2 * _FONT), fontsize=_FONT, weight="bold", **offset
-        )
-        name.set_in_layout(False)  # a long one would push the next frame away
+            axis.set_title(f"step {step}", fontsize=_FONT, loc="left")
+    for axis in figure.axes:
+        axis.set_axis_off()
     figures.save(figure, str(path))
 
 

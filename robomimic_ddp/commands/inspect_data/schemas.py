@@ -59,7 +59,7 @@ def best(source: Source) -> Fit | None:
 
 def fit_of(source: Source, schema: Schema) -> Fit:
     """Return how one schema fits."""
-    steps, result = survey.steps_of(source), Fit(schema)
+    steps, result = source.steps, Fit(schema)
     for section in SECTIONS:
         find = find_image if section == "cameras" else find_part
         result.available[section] = []
@@ -79,7 +79,7 @@ def draft(source: Source) -> str:
     """Return a schema in YAML: cameras, vectors below `observation` and `action`, instruction."""
     sizes = {
         name: math.prod(feature.shape)
-        for name, feature in sorted(survey.steps_of(source).items())
+        for name, feature in sorted(source.steps.items())
         if is_number(feature) and None not in feature.shape and len(feature.shape) <= 1
     }
     states = [
@@ -90,7 +90,7 @@ def draft(source: Source) -> str:
         for name in sizes
         if name.startswith("action") and not name.rpartition("/")[2].startswith(_NO_ACTION)
     ]
-    sections = (survey.cameras(source), states, actions)
+    sections = (source.cameras, states, actions)
     tree: dict[str, Any] = {
         title: _entries(names, sizes) for title, names in zip(SECTIONS, sections)
     }

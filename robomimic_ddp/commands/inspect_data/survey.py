@@ -11,18 +11,13 @@ import numpy as np
 
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
-from robomimic_ddp.data.rlds.index.records import (
-    damaged_data,
-    offsets_of,
-    read_records,
-)
+from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
-from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
+from robomimic_ddp.data.rlds.pipeline.images import decode
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
     is_number,
     is_picture,
-    step_features,
 )
 from robomimic_ddp.errors import DataError
 
@@ -60,28 +55,16 @@ def _has_versions(folder: Path) -> bool:
     return folder.is_dir() and any(is_rlds_folder(str(entry)) for entry in folder.iterdir())
 
 
-def steps_of(source: Source) -> dict[str, Any]:
-    """Return the step features by name."""
-    return step_features(source.features, str(source.folder))
-
-
-def cameras(source: Source) -> list[str]:
-    """Return the names of the step features that are images."""
-    return sorted(name for name, feature in steps_of(source).items() if is_picture(feature))
-
-
 def language(source: Source) -> str | None:
     """Return the step feature that is probably the instruction, or None."""
-    features = steps_of(source)
-    texts = [name for name, f in features.items() if not f.shape and not is_number(f)]
-    texts.sort(key=lambda name: (type(features[name]).__name__ != "Text", len(name)))
-    matches = [name for word in LANGUAGE_WORDS for name in texts if word in name]
-    return next(iter(matches), None)
+    texts = [name for name, f in source.steps.items() if not f.shape and not is_number(f)]
+    texts.sort(key=lambda name: (type(source.steps[name]).__name__ != "Text", len(name)))
+    return next((name for word in LANGUAGE_WORDS for name in texts if word in name), None)
 
 
 def read(source: Source, most: int) -> list[Episode]:
     """Read at most `most` episodes (0: all). Raises DataError for a damaged file."""
-    pictures, words, steps = cameras(source), language(source), steps_of(source)
+    pictures, words, steps = source.cameras, language(source), source.steps
     names = [*([words] if words else []), *pictures]
     names = names or [min(steps, key=lambda name: None in steps[name].shape)]
     parse = EpisodeParser(source.features, names)
@@ -93,18 +76,15 @@ def read(source: Source, most: int) -> list[Episode]:
         for offset in offsets_of(files[place], source.episodes_per_file[number], False)[:count]
     ]
     episodes: list[Episode] = []
-    rows = read_records(files, places, lambda raw: (parse(raw),), _THREADS, skip=False)
-    try:
-        for *_, episode in rows:
-            length = len(episode[names[0]])
-            texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
-            is_shown = length and len(episodes) < SHEET_EPISODES
-            frames = _frames(episode, pictures, length) if is_shown else {}
-            episodes.append(Episode(length, texts, frames))
-    except RecordError as error:
-        doing, remedy = f"reading {source.folder}", "ddp.skip_corrupt=true"
-        rest = files[places[len(episodes)][0] :]
-        raise damaged_data(error, rest, doing, source.features, names, remedy) from error
+    doing = f"reading {source.folder}"
+    for *_, episode in rows_of(
+        source.features, files, places, lambda raw: (parse(raw),), _THREADS, doing, names
+    ):
+        length = len(episode[names[0]])
+        texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
+        is_shown = length and len(episodes) < SHEET_EPISODES
+        frames = _frames(episode, pictures, length) if is_shown else {}
+        episodes.append(Episode(length, texts, frames))
     return episodes
 
 
@@ -136,10 +116,10 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
         "length": length_summary([episode.length for episode in episodes]),
         "files": len(source.files),
         "bytes": sum(source.sizes),
-        "cameras": {name: _size(source, name, episodes) for name in cameras(source)},
+        "cameras": {name: _size(source, name, episodes) for name in source.cameras},
         "features": {
             name: {"shape": list(f.shape), "dtype": np.dtype(f.np_dtype).name}
-            for name, f in sorted(steps_of(source).items())
+            for name, f in sorted(source.steps.items())
             if not is_picture(f)
         },
         "episode": [*sorted(episode_features(source.features))],
@@ -155,7 +135,7 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 def _size(source: Source, camera: str, episodes: Sequence[Episode]) -> dict[str, int | None]:
     """Return height and width as declared, else of the first frame."""
-    height, width = steps_of(source)[camera].shape[:2]
+    height, width = source.steps[camera].shape[:2]
     for episode in episodes:
         if None in (height, width) and episode.frames:
             height, width = episode.frames[camera][0][1].shape[:2]

@@ -4,68 +4,49 @@ options, config and data, those that need no torch.
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.config import host_config, host_keys, json_config, paths
+from robomimic_ddp.config import command_line, host_config, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import LaunchError, PatchError, RobomimicDDPError
+from robomimic_ddp.errors import PatchError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
 """Episodes of an HDF5 file that are looked at here; the ranks look at more."""
-_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
-"""A train script that may declare keys before it reads the config."""
-_KEEPS_CONFIG = {"--debug", "--resume"}
-"""Flags of hosts' train.py that change neither keys nor data."""
 
 
 def require_trainable(settings: Settings) -> None:
     """Raise what would stop all ranks, or should; within about a second.
 
-    Says nothing where that is not certain: of an entry or a host's config that is not as
-    robomimic's, or that needs torch. Data is looked for only if there is one node: others may have
-    it elsewhere.
+    Says nothing where that is not certain. Data is looked for only if there is one node: others may
+    have it elsewhere.
     """
     entry = require_patched(settings.module)
-    try:
-        with _quiet_without_slow_imports():
-            config = _config(settings, entry)
+    path = str(settings.config)
+    start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
+    with _quiet_without_slow_imports(), command_line.leaving_the_rest():
+        json_config.read_json(path, "--config ")
+        config = command_line.job_config(entry, [*start, *settings.overrides])
         if config is not None and settings.nodes == 1:
             _require_data(config)
-    except LaunchError:  # of variables that torchrun replaces
-        return
-    except RobomimicDDPError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    except Exception:  # of the host's code: the ranks show it
-        return
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> str:
-    """Return the source text of a training module, "" if it is not in a host. Finds it as a rank
-    finds it, without an import. Raises PatchError if the host's train script cannot run on several
-    ranks; a module that does not train passes.
+    """Return the source text of a training module, "" if it is not in a host. Raises PatchError if
+    the host's train script cannot run on several ranks; a module that does not train passes.
     """
-    package, *inner = module.split(".")
-    spec = importlib.util.find_spec(package)
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
-    if folder is None or not (folder / "utils" / "train_utils.py").is_file():
-        return ""
-    file = folder.joinpath(*inner).with_suffix(".py")
-    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    file = command_line.module_file(module)
+    text = command_line.text_of(file)
     if "def train(" in text and "robomimic_ddp" not in text:
         why = f"{file} is not patched: every rank would train a separate model"
-    elif not file.is_file() and module == DOT_LIST_MODULE:
+    elif file is not None and not file.is_file() and module == DOT_LIST_MODULE:
         why = f"there is no {file}, which robomimic-ddp apply adds to the host"
     else:
         return text
@@ -73,28 +54,6 @@ def require_patched(module: str = DOT_LIST_MODULE) -> str:
         f"{why}. Python finds this robomimic first: run `robomimic-ddp apply` on it, or start in "
         "the folder of the host that is patched."
     )
-
-
-def _config(settings: Settings, entry: str) -> Any:
-    """Return the config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
-    path = str(paths.expanded(settings.config))
-    if settings.takes_dot_list:
-        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & {*settings.overrides}:
-            return None  # the host's own entry, with layers that we do not know
-        config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
-        host_keys.require_possible(config)
-        return config
-    flags = {word for word in settings.overrides if not word.startswith("ddp.")}
-    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - _KEEPS_CONFIG:
-        return None
-    from robomimic.config import config_factory
-
-    content = json_config.read_json(path, "--config ")
-    config = config_factory(content["algo_name"])
-    host_config.prepare_config(config, content)
-    with config.values_unlocked():
-        config.update(content)
-    return config
 
 
 def _require_data(config: Any) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from robomimic_ddp.config import env
-from robomimic_ddp.config.machine import usable_cores
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.errors import UsageError
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg")
 """NVIDIA's, where a container lacks nvidia-smi; Jetson's; AMD's; Windows' subsystem's."""
-_PATIENCE_SECONDS = 60
 _CPU_RANKS = 16
 """Ranks that any machine may start without a GPU, however few cores it has."""
 
@@ -26,7 +23,7 @@ def ranks(asked: int | None, variables: Mapping[str, str]) -> int:
     Raises UsageError if more are requested than visible.
     """
     visible = len(visible_devices(variables))
-    most = visible or max(_CPU_RANKS, usable_cores())
+    most = visible or max(_CPU_RANKS, machine.usable_cores())
     if asked is None or asked <= most:
         return asked or visible or 1
     named = variables.get("CUDA_VISIBLE_DEVICES")
@@ -68,22 +65,13 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
 @functools.cache
 def installed_gpus() -> int:
     """Return the number of GPUs of this node, counted once: by nvidia-smi, else by torch."""
-    listed = _output("nvidia-smi", "--list-gpus")
-    if listed:
+    code, listed = machine.output_of("nvidia-smi", "--list-gpus")
+    if code == 0 and listed:
         return sum(line.startswith("GPU ") for line in listed.splitlines())
     if not any(Path(file).exists() for file in _DEVICE_FILES):
         return 0
-    count = _output(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
-    return int(count) if count.strip().isdecimal() else 0
-
-
-def _output(*command: str) -> str:
-    """Return what a command prints of all GPUs of the node; "" if it fails."""
-    variables = {**env.variables()}
-    variables.pop("CUDA_VISIBLE_DEVICES", None)
-    options = {"capture_output": True, "text": True, "timeout": _PATIENCE_SECONDS}
-    try:
-        result = subprocess.run(command, env=variables, check=False, **options)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout if result.returncode == 0 else ""
+    variables = {k: v for k, v in env.variables().items() if k != "CUDA_VISIBLE_DEVICES"}
+    program = "import torch; print(torch.cuda.device_count())"
+    code, text = machine.output_of(sys.executable, "-c", program, variables=variables)
+    count = (text.split() or [""])[-1]  # behind torch's warnings
+    return int(count) if code == 0 and count.isdecimal() else 0

@@ -9,11 +9,11 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
-from robomimic_ddp.config import env, machine, paths
-from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config import env, host_config, machine, paths
+from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.reading_progress import gb, reading
-from robomimic_ddp.errors import EXIT_DONE, DataError, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
+from robomimic_ddp.terminal import say, whole_number
 
 QUALITY = 95
 
@@ -41,12 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         metavar="JSON",
         help="a training config: keep its cameras, and make its index and statistics meanwhile",
     )
-    parser.add_argument(
-        "--quality", type=int, default=QUALITY, help="of JPEG, 1 to 100; default %(default)s"
-    )
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="threads of this task; default its cores"
-    )
+    what = "of JPEG, 1 to 100; default %(default)s"
+    parser.add_argument("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
+    what = "threads of this task; default its cores"
+    parser.add_argument("--workers", type=whole_number(1, 4096), metavar="N", help=what)
     parser.add_argument(
         "--skip-corrupt",
         action="store_true",
@@ -60,9 +58,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     Under torchrun, or in a Slurm array, each task has its files. Tasks exchange nothing. Raises
     DataError, ConfigError, UsageError, WriteError.
     """
-    for name, value, most in (("quality", args.quality, 100), ("workers", args.workers, 4096)):
-        if value is not None and not 1 <= value <= most:
-            raise UsageError(f"--{name} {value}: expected a whole number from 1 to {most}.")
     launch = env.read_launch_env()
     task, tasks = env.task_of_job(launch)
     say_once = say if launch.rank == 0 else lambda *_: None
@@ -111,7 +106,6 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.inspect_data import survey
-    from robomimic_ddp.commands.inspect_data.job_data import rlds_config
     from robomimic_ddp.commands.prepare_data.job import Job
     from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
@@ -131,7 +125,12 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     size = PictureSize(*args.size, args.filter)
     fields, names = None, args.cameras
     if args.config:
-        config, keys = rlds_config(args.config)
+        config, _ = host_config.config_of_job(args.config)
+        if not host_config.format_is_rlds(config):
+            raise ConfigError(
+                f"--config {args.config}: found no train.data_format={DATA_FORMAT!r}, and this is "
+                "for RLDS data only: give the config of a run on the dataset."
+            )
         asked = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
         if asked != size:
             height, width = asked.pixels
@@ -141,7 +140,7 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
                 f"{size.height}x{size.width}, {size.filter}: give --size {height}x{width} --filter "
                 f"{asked.filter}, or correct the config."
             )
-        fields = host_datasets.fields_from_config(config, source, keys)
+        fields = host_datasets.fields_from_config(config, source, config.all_obs_keys)
         names = names or list(fields.images.values())
     kept, dropped = _cameras(source, names)
     for key, place in fields.images.items() if fields else ():
@@ -165,15 +164,13 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
 
 def _cameras(source: Any, names: list[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the cameras to keep, `names` or all, and the images to drop. Raises DataError."""
-    from robomimic_ddp.data.rlds.schema.features import is_picture, place_of, step_features
+    from robomimic_ddp.data.rlds.schema.features import place_of
 
-    where = str(source.folder)
-    steps = step_features(source.features, where)
-    pictures = {name: feature for name, feature in steps.items() if is_picture(feature)}
+    where, pictures = source.folder, source.cameras
     if not pictures:
         raise DataError(f"{where} has no colour images, so there is nothing to prepare.")
     if not names:
-        return tuple(sorted(pictures)), ()
+        return tuple(pictures), ()
     kept = set()
     for name in names:
         place = place_of(name, pictures) or place_of(f"observation.{name}", pictures)
@@ -183,7 +180,7 @@ def _cameras(source: Any, names: list[str] | None) -> tuple[tuple[str, ...], tup
                 "by --cameras."
             )
         kept.add(place)
-    images = {name for name, feature in steps.items() if type(feature).__name__ == "Image"}
+    images = {name for name, f in source.steps.items() if type(f).__name__ == "Image"}
     return tuple(sorted(kept)), tuple(sorted(images - kept))
 
 

@@ -27,7 +27,6 @@ from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.reading_progress import reading
-from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
@@ -85,13 +84,12 @@ class Job:
     @cached_property
     def stored(self) -> dict[str, tuple[int | None, ...]]:
         """Height and width of each camera's images in the source."""
-        steps = step_features(self.source.features, str(self.source.folder))
-        return {name: tuple(steps[name].shape[:2]) for name in self.cameras}
+        return {name: tuple(self.source.steps[name].shape[:2]) for name in self.cameras}
 
     @property
     def changed(self) -> list[str]:
         """The cameras whose images are encoded again: all but JPEGs that have the size already."""
-        steps = step_features(self.source.features, str(self.source.folder))
+        steps = self.source.steps
         jpeg = {name for name in self.cameras if steps[name].encoding_format == "jpeg"}
         return [n for n in self.cameras if n not in jpeg or self.stored[n] != self.size.pixels]
 

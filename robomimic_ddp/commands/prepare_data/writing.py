@@ -17,9 +17,8 @@ from robomimic_ddp.data.rlds.index.example import EpisodeParser, parsed_example
 from robomimic_ddp.data.rlds.index.record_writer import record_writer
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
-    damaged_data,
     offsets_of,
-    read_records,
+    rows_of,
 )
 from robomimic_ddp.data.rlds.pipeline.images import (
     RecordError,
@@ -27,7 +26,6 @@ from robomimic_ddp.data.rlds.pipeline.images import (
     decode_resized,
     encode_jpeg,
 )
-from robomimic_ddp.data.rlds.schema.features import step_features
 
 _HIGHEST_PSNR = 99.0
 """In dB, for an image whose pixels are equal."""
@@ -40,11 +38,11 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     offsets = [offsets_of(file.path, file.episodes, job.skip_corrupt) for file in files]
     places = [(number, offset) for number, those in enumerate(offsets) for offset in those]
     paths = [file.path for file in files]
-    records = read_records(paths, places, _preparer(job), job.threads, job.skip_corrupt)
-    rows = _Rows(records)
+    doing, names = f"preparing {job.source.folder}; finished files are kept", _features_read(job)
+    more = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
+    rows = _Rows(rows_of(job.source.features, paths, places, _preparer(job, names), *more))
     for number, file in enumerate(files):
-        of_file = _read(job, file, rows.of_file(number, len(offsets[number])))
-        _write(job, file, offsets[number], of_file, add)
+        _write(job, file, offsets[number], rows.of_file(number, len(offsets[number])), add)
 
 
 class _Rows:
@@ -55,7 +53,7 @@ class _Rows:
         self._next: tuple | None = None
 
     def of_file(self, number: int, most: int) -> Iterator[tuple]:
-        """Yield up to `most` rows of file `number`. Raises RecordError."""
+        """Yield up to `most` rows of file `number`. Raises DataError for a damaged one."""
         return islice(self._until_another(number), most)
 
     def _until_another(self, number: int) -> Iterator[tuple]:
@@ -66,16 +64,6 @@ class _Rows:
                 return
             self._next = None
             yield row
-
-
-def _read(job: Job, file: RecordFile, rows: Iterator[tuple]) -> Iterator[tuple]:
-    """Yield the `rows` of `file`. Raises DataError for one that cannot be made."""
-    try:
-        yield from rows
-    except RecordError as error:
-        doing = f"preparing {job.source.folder}; finished files are kept"
-        more = (doing, job.source.features, _features_read(job), "--skip-corrupt")
-        raise damaged_data(error, [file.path], *more) from error
 
 
 def _write(
@@ -98,13 +86,12 @@ def _write(
     job.finish(file, note, described)
 
 
-def _preparer(job: Job) -> Callable[[bytes], tuple]:
+def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     """Return a function: a serialized episode -> the same, the new images of each of `job.changed`,
     [T], the PSNR of the first of each in dB, and the row of `describer`, empty without
-    `job.fields`.
+    `job.fields`. names: the step features read.
     """
     describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
-    names = _features_read(job)
     parse = EpisodeParser(job.source.features, names)
 
     def prepare(raw: bytes) -> tuple:
@@ -146,6 +133,5 @@ def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Seque
 
 def _features_read(job: Job) -> list[str]:
     """Return the cameras, and the step features of a fixed shape that are kept."""
-    steps = step_features(job.source.features, str(job.source.folder))
-    fixed = [name for name, feature in steps.items() if None not in feature.shape]
+    fixed = [name for name, feature in job.source.steps.items() if None not in feature.shape]
     return sorted({*fixed, *job.cameras} - {*job.dropped})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch import checks, devices
+from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
-from robomimic_ddp.terminal import Parser, print_clean, say
+from robomimic_ddp.terminal import Parser, print_clean, say, whole_number
 
 
 class _Intermixed(Parser):
@@ -35,40 +37,32 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         dest="action", metavar="ACTION", required=True, parser_class=_Intermixed
     )
 
-    def add_action(name: str, summary: str) -> argparse.ArgumentParser:
+    def add_action(name: str, act: Callable, summary: str) -> Callable[..., argparse.Action]:
         action = actions.add_parser(name, help=summary, description=f"{summary}.")
+        action.set_defaults(act=act)
         action.add_argument("directory", metavar="DIR", help="folder of the sweep")
-        return action
+        return action.add_argument
 
-    new = add_action("new", "make a sweep of a config over values")
-    new.add_argument("--config", required=True, metavar="FILE", help="the host's JSON config")
-    new.add_argument(
-        "settings",
-        nargs="*",
-        metavar="KEY=A,B,...",
-        help="values of a key; with random and tpe also KEY=log(LOW,HIGH), uniform(..), int(..)",
-    )
-    new.add_argument("--sampler", choices=("grid", "random", "tpe"), default="grid")
-    new.add_argument("--trials", type=int, metavar="N", help="of random and tpe")
-    new.add_argument(
-        "--metric",
-        choices=("rollout/Success_Rate", "rollout/Return", "valid/Loss", "train/Loss"),
-        help="what trials are compared by, at its best epoch; default: the first that all have",
-    )
-    run = add_action("run", "train what is left, one trial on each GPU; any number of workers")
-    run.add_argument("--ranks", type=int, default=1, metavar="N", help="of a trial; default 1")
-    add_action("show", "print the results, best first, and the run folders")
+    add = add_action("new", _new, "make a sweep of a config over values")
+    add("--config", required=True, metavar="FILE", help="the host's JSON config")
+    what = "values of a key; with random and tpe also KEY=log(LOW,HIGH), uniform(..), int(..)"
+    add("settings", nargs="*", metavar="KEY=A,B,...", help=what)
+    add("--sampler", choices=("grid", "random", "tpe"), default="grid")
+    add("--trials", type=whole_number(1), metavar="N", help="of random and tpe")
+    what = "what trials are compared by, at its best epoch; default: the first that all have"
+    add("--metric", choices=tuple(METRICS), help=what)
+    what = "train what is left, one trial on each GPU; any number of workers"
+    add = add_action("run", _train, what)
+    what = "of a trial; default 1"
+    add("--ranks", type=whole_number(1), default=1, metavar="N", help=what)
+    add_action("show", _show, "print the results, best first, and the run folders")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Run the action and return the exit code; of `run` 1 after a failed trial, 75 if stopped."""
-    for name in ("ranks", "trials"):
-        value = getattr(args, name, None)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: expected 1 or more.")
     directory = paths.expanded(args.directory).absolute()
     try:
-        return _ACTIONS[args.action](args, directory)
+        return args.act(args, directory)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -80,21 +74,14 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _new(args: argparse.Namespace, directory: Path) -> int:
-    from robomimic_ddp.commands.sweep import new, space, study
+    from robomimic_ddp.commands.sweep import new, space
 
     searched = space.parse(args.settings)
-    count = new.make(directory, args.config, searched, args.sampler, args.trials, args.metric)
+    sweep = new.make(directory, args.config, searched, args.sampler, args.trials, args.metric)
+    count = len(sweep.trials())
     trials = "1 trial" if count == 1 else f"{count} trials"
-    say(f"{trials}, compared by {study.Sweep(directory).metric} (the best epoch). Train with:")
+    say(f"{trials}, compared by {sweep.metric} (the best epoch). Train with:")
     print_clean(f"  robomimic-ddp sweep run {args.directory}")
-    return EXIT_DONE
-
-
-def _show(args: argparse.Namespace, directory: Path) -> int:
-    from robomimic_ddp.commands.sweep import show, study
-
-    for line in show.lines(study.Sweep(directory)):
-        say(line)
     return EXIT_DONE
 
 
@@ -109,7 +96,12 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
     return code
 
 
-_ACTIONS = {"new": _new, "run": _train, "show": _show}
+def _show(args: argparse.Namespace, directory: Path) -> int:
+    from robomimic_ddp.commands.sweep import show, study
+
+    for line in show.lines(study.Sweep(directory)):
+        say(line)
+    return EXIT_DONE
 
 
 def _gpus(ranks: int) -> list[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.sweep import journal, space
-from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME
-from robomimic_ddp.config import json_config, paths
+from robomimic_ddp import files
+from robomimic_ddp.commands.sweep import METRICS, journal, space
+from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep
+from robomimic_ddp.config import host_config, json_config, tree
+from robomimic_ddp.config.plan import batch_per_rank
 from robomimic_ddp.errors import UsageError
 
 
@@ -23,11 +24,9 @@ def make(
     sampler: str = "grid",
     trials: int | None = None,
     metric: str | None = None,
-) -> int:
-    """Make a sweep over `searched` in `directory`, and return its number of trials.
-
-    Raises UsageError, ConfigError and OptionError, with nothing written, for what could not be
-    trained.
+) -> Sweep:
+    """Make a sweep over `searched` in `directory`. Raises UsageError, ConfigError and OptionError,
+    with nothing written, for what could not be trained.
     """
     names = [name for name in (JOURNAL, "trials", CONFIG) if os.path.lexists(directory / name)]
     if names:
@@ -37,18 +36,31 @@ def make(
         )
     _require_meant(searched, sampler, trials)
     content = json_config.read_json(file, "--config ")
-    configs = [space.checked(paths.expanded(file), values) for values in space.samples(searched)]
-    fixed = list(space.grid(searched)) if sampler == "grid" else [{}] * (trials or 0)
-    metric = space.choose_metric(metric, configs)
-    definition = {"space": searched, "sampler": sampler, "metric": metric}
-    _write(directory, content, definition, fixed)
-    return len(fixed)
+    configs = [_checked(file, values) for values in space.samples(searched)]
+    metric = _metric(metric, configs)
+
+    optuna = journal.load_optuna()
+    for name in ("logs", "trials"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    with files.opened_to_write(directory / CONFIG, "w", encoding="utf-8") as opened:
+        opened.write(json.dumps(content, indent=2) + "\n")
+    to_json = optuna.distributions.distribution_to_json
+    texts = {key: to_json(distribution) for key, distribution in searched.items()}
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        storage, (direction, _) = journal.storage(Path(temporary, JOURNAL)), METRICS[metric]
+        study = optuna.create_study(study_name=NAME, storage=storage, direction=direction)
+        study.set_user_attr("definition", {"space": texts, "sampler": sampler, "metric": metric})
+        for values in space.grid(searched) if sampler == "grid" else [{}] * (trials or 0):
+            study.enqueue_trial(values)
+        # Last and complete: a folder without a journal is not a sweep.
+        os.rename(Path(temporary, JOURNAL), directory / JOURNAL)
+    return Sweep(directory)
 
 
 def _require_meant(searched: space.Space, sampler: str, trials: int | None) -> None:
     if not searched:
         raise UsageError(f"no values to try: give KEY=VALUE,VALUE,... such as {space.SEED}=1,2,3.")
-    ranges = [key for key, distribution in searched.items() if not space.choices(distribution)]
+    ranges = [key for key, distribution in searched.items() if space.is_range(distribution)]
     if sampler == "grid" and (ranges or trials is not None):
         what = f"{ranges[0]} is a range" if ranges else "--trials is given"
         raise UsageError(
@@ -65,32 +77,27 @@ def _require_meant(searched: space.Space, sampler: str, trials: int | None) -> N
         )
 
 
-def _write(
-    folder: Path,
-    config: Mapping[str, Any],
-    definition: Mapping[str, Any],
-    trials: Sequence[dict[str, Any]],
-) -> None:
-    """Write the folder. The journal comes last and complete: a folder without one is not a sweep.
-    trials: what is fixed of each one; the sampler draws the rest.
+def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
+    """Return the host's config for a trial. Raises ConfigError or OptionError for what would stop
+    its training.
     """
-    optuna = journal.load_optuna()
-    for name in ("logs", "trials"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    to_json = optuna.distributions.distribution_to_json
-    texts = {key: to_json(distribution) for key, distribution in definition["space"].items()}
-    temporary = tempfile.mkdtemp(dir=folder)
-    try:
-        file = Path(temporary, JOURNAL)
-        study = optuna.create_study(
-            study_name=NAME,
-            storage=journal.storage(file),
-            direction=space.METRICS[definition["metric"]],
+    config, resolved = host_config.config_of_job(file, space.dot_list(settings))
+    batch_per_rank(resolved.values, config.train.batch_size, 1)
+    return config
+
+
+def _metric(requested: str | None, configs: Sequence[Any]) -> str:
+    """Return the metric to compare trials by: `requested`, or the first of METRICS that the runs of
+    all configs have. Raises UsageError for one that some of these runs would not have.
+    """
+    keys = [dict(tree.named(config)) for config in configs]
+    shared = [
+        name for name, (_, switch) in METRICS.items() if all(of.get(switch, True) for of in keys)
+    ]
+    if requested is not None and requested not in shared:
+        switch = METRICS[requested][1]
+        raise UsageError(
+            f"--metric {requested}: {switch} is false, and such a trial would not have it. Set "
+            f"{switch}=true, or compare by {', '.join(shared)}."
         )
-        study.set_user_attr("definition", {**definition, "space": texts})
-        for values in trials:
-            study.enqueue_trial(values)
-        os.rename(file, folder / JOURNAL)
-    finally:
-        shutil.rmtree(temporary)
+    return requested or shared[0]

@@ -1,4 +1,4 @@
-"""What a sweep tries: the values and ranges of config keys, the names of its trials, its metric."""
+"""What a sweep tries: the values and ranges of config keys, and the names of its trials."""
 
 from __future__ import annotations
 
@@ -7,25 +7,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal
-from robomimic_ddp.config import host_config, host_keys, options, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
-from robomimic_ddp.config.entry_options import notes_of
-from robomimic_ddp.config.plan import batch_per_rank
 from robomimic_ddp.errors import ConfigError, UsageError
 
 SEED = "train.seed"
-METRICS = {
-    "rollout/Success_Rate": "maximize",
-    "rollout/Return": "maximize",
-    "valid/Loss": "minimize",
-    "train/Loss": "minimize",
-}
-_SWITCHES = {"rollout": "experiment.rollout.enabled", "valid": "experiment.validate"}
 _OWN_KEYS = ("train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume")
 _RANGE = re.compile(r"(log|uniform|int)\(([^,]+),([^,]+)\)")
 _VAGUE = ("initial", "enabled", "name", "type")
@@ -47,13 +36,11 @@ def parse(words: Sequence[str]) -> Space:
         if key in space:
             raise UsageError(f"{key} is given twice. Give all of its values once: {key}=A,B,C.")
         match = _RANGE.fullmatch(text.replace(" ", ""))
-        space[key] = (
-            _parse_values(word, text) if match is None else _parse_range(word, *match.groups())
-        )
+        space[key] = _range(word, *match.groups()) if match else _choices(word, text)
     return space
 
 
-def _parse_range(word: str, kind: str, *ends: str) -> Any:
+def _range(word: str, kind: str, *ends: str) -> Any:
     distributions = journal.load_optuna().distributions
     try:
         if kind == "int":
@@ -69,7 +56,7 @@ def _parse_range(word: str, kind: str, *ends: str) -> Any:
         ) from None
 
 
-def _parse_values(word: str, text: str) -> Any:
+def _choices(word: str, text: str) -> Any:
     try:
         values = parse_dotlist([f"values=[{text}]"])["values"]
     except ConfigError as error:
@@ -88,23 +75,21 @@ def decoded(value: Any) -> Any:
     return files.parse_json(value) if isinstance(value, str) else value
 
 
-def choices(distribution: Any) -> list:
-    """Return the values of a key as Optuna keeps them, or [] for a range."""
-    return list(getattr(distribution, "choices", ()))
+def is_range(distribution: Any) -> bool:
+    return not hasattr(distribution, "choices")
 
 
-def grid(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield every combination of values, as Optuna keeps them; the last key changes fastest."""
-    for values in itertools.product(*map(choices, space.values())):
-        yield dict(zip(space, values, strict=True))
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Return every combination of values, as Optuna keeps them; the last key changes fastest."""
+    choices = (distribution.choices for distribution in space.values())
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*choices)]
 
 
 def samples(space: Space) -> Iterator[dict[str, Any]]:
     """Yield settings in which each value, and each end of a range, is there once."""
     values = {
-        key: [decoded(value) for value in choices(distribution)]
-        or [distribution.low, distribution.high]
-        for key, distribution in space.items()
+        key: [of.low, of.high] if is_range(of) else [*map(decoded, of.choices)]
+        for key, of in space.items()
     }
     for number in range(max(map(len, values.values()))):
         yield {key: of_key[min(number, len(of_key) - 1)] for key, of_key in values.items()}
@@ -113,40 +98,6 @@ def samples(space: Space) -> Iterator[dict[str, Any]]:
 def dot_list(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as words of a command line."""
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-
-
-def checked(file: Path, settings: Mapping[str, Any]) -> Any:
-    """Return the host's config for a trial. Raises ConfigError or OptionError for what would stop
-    its training.
-    """
-    try:
-        config, _ = host_config.build_config([f"load_from={file}", *dot_list(settings)])
-    except ImportError as error:
-        raise ConfigError(
-            f"the keys of the sweep cannot be compared with the host's config: {error}. Use the "
-            "Python that trains."
-        ) from error
-    notes = notes_of(config)
-    resolved = options.resolve(notes.command_line_options, {}, notes.file_options)
-    host_keys.require_possible(config)
-    batch_per_rank(resolved.values, config.train.batch_size, 1)
-    return config
-
-
-def choose_metric(requested: str | None, configs: Sequence[Any]) -> str:
-    """Return the metric to compare trials by: `requested`, or the first of METRICS that the runs of
-    all configs have. Raises UsageError for one that some of these runs would not have.
-    """
-    settings = [dict(tree.named(config)) for config in configs]
-    switches = {name: _SWITCHES.get(name.partition("/")[0], "") for name in METRICS}
-    shared = [name for name in METRICS if all(keys.get(switches[name], True) for keys in settings)]
-    if requested is not None and requested not in shared:
-        switch = switches[requested]
-        raise UsageError(
-            f"--metric {requested}: {switch} is false, and such a trial would not have it. Set "
-            f"{switch}=true, or compare by {', '.join(shared)}."
-        )
-    return requested or shared[0]
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:

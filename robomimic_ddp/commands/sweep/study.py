@@ -3,26 +3,40 @@
 DIR/sweep.journal    the study: definition, trials, their states and values
 DIR/config.json      the config of all trials
 DIR/trials/NAME/     the runs of a trial (one, in a folder with a time stamp)
-DIR/logs/NUMBER.txt  what its training printed, and its lock (see entry.py)
+DIR/logs/NUMBER.txt  what its training printed, and its lock
+
+A trial's log is its lock. A worker locks the file (`flock`) before it touches the trial, and the
+training inherits the open file as its output, on every rank. So the lock is free as soon as, and
+only when, neither the worker nor any process of the training is alive, however they ended.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+import time
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal, space
-from robomimic_ddp.commands.sweep.entry import Entry
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.monitoring import history
 
+_MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
+RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
+"""Names of checkpoint's files in a run directory, without importing torch."""
+_GLANCE_SECONDS = 0.01
 
 
 class Sweep:
-    """An opened sweep. study: Optuna's; space: key -> Optuna's distribution."""
+    """An opened sweep. study: Optuna's; space: key -> Optuna's distribution; best: the max or min
+    of values, by the metric.
+    """
 
     def __init__(self, directory: Path) -> None:
         optuna = journal.load_optuna()
@@ -32,6 +46,15 @@ class Sweep:
                 f"{directory} has no {JOURNAL}; expected the folder of a sweep. Make one with "
                 "robomimic-ddp sweep new."
             )
+        if file.is_symlink():
+            raise DataError(
+                f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
+                "file here in its place."
+            )
+        try:
+            files.regular(file, _MOST_BYTES)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error}.") from error
         try:
             self.storage = journal.storage(file)
             self.study = optuna.load_study(study_name=NAME, storage=self.storage)
@@ -44,63 +67,162 @@ class Sweep:
                 f"{file} cannot be read as the journal of a sweep ({error}): it is damaged, or "
                 "another program's. Make a new sweep in another folder."
             ) from error
-        samplers = optuna.samplers
+        searches, samplers = sampler == "tpe", optuna.samplers
         self.study.sampler = (
-            samplers.TPESampler(constant_liar=True)
-            if sampler == "tpe"
-            else samplers.RandomSampler()
+            samplers.TPESampler(constant_liar=True) if searches else samplers.RandomSampler()
         )
         self.maximizes = self.study.direction == optuna.study.StudyDirection.MAXIMIZE
+        self.best = max if self.maximizes else min
 
-    def entries(self) -> list[Entry]:
+    def trials(self) -> list[Trial]:
         """Return the trials, in the order of their numbers."""
-        return [self._entry(trial) for trial in self.study.get_trials(deepcopy=False)]
+        return [Trial(self, record) for record in self.study.get_trials(deepcopy=False)]
 
-    def entry(self, number: int) -> Entry:
-        return self.entries()[number]
 
-    def _entry(self, trial: Any) -> Entry:
-        drawn = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        values = {key: space.decoded(drawn[key]) for key in self.space if key in drawn}
-        varied = {key: value for key, value in values.items() if not self.space[key].single()}
-        return Entry(
-            directory=self.directory,
-            id=trial._trial_id,
-            number=trial.number,
-            state=trial.state.name.lower(),
-            values=values,
-            name=space.trial_name(trial.number, varied),
-            value=trial.value,
-            error=trial.user_attrs.get("error", ""),
-            digests=trial.user_attrs.get("digests", ()),
-            worker=trial.user_attrs.get("worker", {}),
-        )
+class Trial:
+    """A trial as the journal has it when it is read.
 
-    def best(self, values: Sequence[float]) -> float:
-        return max(values) if self.maximizes else min(values)
+    state: Optuna's in lower case; values: of the sweep's keys; value: its metric; digests: of the
+    config files that its trainings were started with; worker: who started the last one.
+    """
 
-    def begin(self, entry: Entry, worker: Mapping[str, Any]) -> Any:
-        """Return Optuna's trial of an unfinished entry, in the state RUNNING and with its values.
+    def __init__(self, sweep: Sweep, record: Any) -> None:
+        self._sweep, self._id, self.number = sweep, record._trial_id, record.number
+        self.state, self.value = record.state.name.lower(), record.value
+        drawn = {**record.system_attrs.get("fixed_params", {}), **record.params}
+        self.values = {key: space.decoded(drawn[key]) for key in sweep.space if key in drawn}
+        varied = {key: of for key, of in self.values.items() if not sweep.space[key].single()}
+        self.name = space.trial_name(self.number, varied)
+        self.folder = sweep.directory / "trials" / self.name
+        self.log = sweep.directory / "logs" / f"{self.number:03d}.txt"
+        self.error = record.user_attrs.get("error", "")
+        self.digests = record.user_attrs.get("digests", [])
+        self.worker = record.user_attrs.get("worker", {})
+
+    def again(self) -> Trial:
+        """Return the trial as the journal has it now."""
+        return self._sweep.trials()[self.number]
+
+    def begin(self, **worker: Any) -> Trial:
+        """Return the trial in the state RUNNING and with its values, for a training by `worker`.
         The caller has its lock.
         """
-        from optuna.trial import Trial, TrialState
+        from optuna import trial
 
-        if entry.state == "waiting":
-            self.storage.set_trial_state_values(entry.id, TrialState.RUNNING)
-        trial = Trial(self.study, entry.id)
-        for key, distribution in self.space.items():
-            trial._suggest(key, distribution)
-        digest = hashlib.sha256(files.read_bytes(self.directory / CONFIG)).hexdigest()[:8]
-        trial.set_user_attr("digests", list(dict.fromkeys([*entry.digests, digest])))
-        trial.set_user_attr("worker", dict(worker))
-        return trial
+        if self.state == "waiting":
+            self._sweep.storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
+        asked = trial.Trial(self._sweep.study, self._id)
+        for key, distribution in self._sweep.space.items():
+            asked._suggest(key, distribution)
+        digest = hashlib.sha256(files.read_bytes(self._sweep.directory / CONFIG)).hexdigest()[:8]
+        asked.set_user_attr("digests", list(dict.fromkeys([*self.digests, digest])))
+        asked.set_user_attr("worker", worker)
+        return self.again()
 
-    def dot_list(self, entry: Entry) -> list[str]:
-        """Return the words of a trial's training."""
+    def complete(self) -> float:
+        """Tell Optuna the value of a finished training, the metric at its best epoch, and return
+        it. Raises DataError for a history without one.
+        """
+        curve, metric = self.curve(), self._sweep.metric
+        if not curve:
+            raise DataError(
+                f"its history has no finite {metric}: it diverged, or never computed it"
+            )
+        value = self._sweep.best(curve.values())
+        self._sweep.study.tell(self.number, value)
+        return value
+
+    def fail(self, error: str) -> None:
+        """Tell Optuna that its training has failed."""
+        from optuna.trial import TrialState
+
+        self._sweep.storage.set_trial_user_attr(self._id, "error", error)
+        self._sweep.study.tell(self.number, state=TrialState.FAIL)
+
+    def words(self) -> list[str]:
+        """Return the words of its training."""
         of_sweep = {
-            "train.output_dir": str(self.directory / "trials"),
-            "experiment.name": entry.name,
+            "train.output_dir": str(self.folder.parent),
+            "experiment.name": self.name,
             "ddp.resume": "auto",
         }
-        settings = {**entry.values, **of_sweep}
-        return [f"load_from={self.directory / CONFIG}", *space.dot_list(settings)]
+        config = self._sweep.directory / CONFIG
+        return [f"load_from={config}", *space.dot_list({**self.values, **of_sweep})]
+
+    def run(self) -> Path | None:
+        """Return the newest run that the trial has made."""
+        folders = self.folder.iterdir() if self.folder.is_dir() else ()
+        runs = [folder for folder in folders if folder.is_dir()]
+        return max(runs, key=lambda run: ((run / RECORD).exists(), run), default=None)
+
+    def curve(self) -> dict[int, float]:
+        """Return epoch -> the metric, the mean over environments; NaN and infinity are left out.
+        Raises DataError for a damaged history.
+        """
+        run = self.run()
+        if run is None or not (run / history.FILE_NAME).is_file():
+            return {}
+        phase, key = self._sweep.metric.split("/")
+        values: dict[int, list[float]] = defaultdict(list)
+        for record in history.read(run):
+            value = record["log"].get(key)
+            if record["phase"] == phase and isinstance(value, (int, float)):
+                values[record["epoch"]].append(value)
+        means = {epoch: statistics.fmean(of_epoch) for epoch, of_epoch in values.items()}
+        return {epoch: mean for epoch, mean in means.items() if math.isfinite(mean)}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last epoch of its run is done."""
+        run = self.run()
+        try:
+            return run is not None and "outcome" in files.read_json(run / RECORD)
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a worker looks after it, or its training runs."""
+        return _is_locked(self.log)
+
+    @property
+    def is_trained_by_hand(self) -> bool:
+        """Whether a training that no worker started is running in its run folder."""
+        run = self.run()
+        return run is not None and _is_locked(run / RUN_LOCK)
+
+    def lock(self) -> IO[bytes] | None:
+        """Return the locked log, which keeps the lock until all copies of the open file are closed;
+        None if another worker, or a training that outlived its worker, has it.
+        """
+        log = files.opened_to_write(self.log)
+        is_ours = False
+        try:
+            is_ours = _try_lock(log, fcntl.LOCK_EX)
+        finally:
+            if not is_ours:
+                log.close()
+        return log if is_ours else None
+
+
+def _try_lock(file: IO[bytes], kind: int) -> bool:
+    for pause in (_GLANCE_SECONDS, 0.0):  # `sweep show` has it for an instant
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(pause)
+        except OSError as error:
+            raise DataError(
+                f"the log of a trial cannot be locked: {error}. Workers of a sweep keep apart by "
+                "locks; put its folder on a file system that has them."
+            ) from error
+    return False
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with files.opened(path) as file:
+            return not _try_lock(file, fcntl.LOCK_SH)
+    except (OSError, DataError):  # nobody has made it, or the file system has no locks
+        return False

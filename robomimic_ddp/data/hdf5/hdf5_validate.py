@@ -136,15 +136,15 @@ class _File:
                 f"{self.path}: {both[0]} is in both filter keys, {self.filters[0]!r} for "
                 f"training and {self.filters[1]!r} for validation. Split it again."
             )
-        names = list(dict.fromkeys(name for part in chosen for name in part))
+        names = list(dict.fromkeys(name for episodes in chosen for name in episodes))
         for name in names[:: max(1, len(names) // self.most_episodes)]:
             self._check_episode(file, name)
 
     def _check_env_args(self, file: Structure) -> None:
         try:
-            found = files.parse_json(file.attribute("data", "env_args"))
-            if not isinstance(found, dict):
-                raise ValueError(f"found {found!r}")
+            env_args = files.parse_json(file.attribute("data", "env_args"))
+            if not isinstance(env_args, dict):
+                raise ValueError(f"found {env_args!r}")
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.path}: the attribute env_args of its group data is missing or no JSON "

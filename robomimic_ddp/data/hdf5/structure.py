@@ -59,13 +59,13 @@ class Structure:
 
     def group(self, place: str) -> Any | None:
         """The group at `place`; None if there is none. Raises DataError for a dataset."""
-        found = self.find(place)
-        if found is not None and not hasattr(found, "items"):
+        item = self.find(place)
+        if item is not None and not hasattr(item, "items"):
             raise DataError(
                 f"{self.path}: {place!r} is a dataset; expected a group, as robomimic's files "
                 "have there. Convert the file again."
             )
-        return found
+        return item
 
     def names(self, place: str) -> list[str]:
         """Names in the group at `place`, invalid UTF-8 escaped; empty if there is no group."""
@@ -90,9 +90,9 @@ class Structure:
 
     def attribute(self, place: str, name: str) -> Any:
         """The attribute `name` of `place`, or None."""
-        found = self.find(place)
+        item = self.find(place)
         with _reading(f"{self.path}: the attribute {name} of {place}"):
-            return None if found is None else found.attrs.get(name)
+            return None if item is None else item.attrs.get(name)
 
     def length(self, episode: str) -> int | None:
         """`num_samples` of an episode, or None. Raises DataError if it is not an integer."""
@@ -120,9 +120,9 @@ class Structure:
     def mask(self, key: str) -> list[str]:
         """The episodes of the filter key `key`. Raises DataError if it is not a list of text."""
         place = f"mask/{key}"
-        found = self.find(place)
+        dataset = self.find(place)
         with _reading(f"{self.path}: filter key {key!r}"):
-            dtype, shape = getattr(found, "dtype", None), getattr(found, "shape", None)
+            dtype, shape = getattr(dataset, "dtype", None), getattr(dataset, "shape", None)
             if dtype is None or shape is None or len(shape) != 1 or dtype.kind not in "SO":
                 is_what = "a group" if dtype is None else f"{dtype} of shape {shape}"
                 raise DataError(
@@ -130,15 +130,15 @@ class Structure:
                     'names as text, such as "demo_0". Make it again with the host\'s '
                     "scripts/split_train_val.py."
                 )
-            return [name.decode() for name in found[()]]
+            return [name.decode() for name in dataset[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
         """The shape of the dataset at `place`, or None. Raises DataError if it is not numeric."""
-        found = self.find(place)
-        if found is None:
+        dataset = self.find(place)
+        if dataset is None:
             return None
         with _reading(f"{self.path}: {place!r}"):
-            dtype, shape = getattr(found, "dtype", None), getattr(found, "shape", None)
+            dtype, shape = getattr(dataset, "dtype", None), getattr(dataset, "shape", None)
             if dtype is None or shape is None or dtype.kind not in "biuf":
                 is_what = "a group" if dtype is None else "empty" if shape is None else f"{dtype}"
                 raise DataError(

@@ -42,9 +42,9 @@ class Embeddings:
         """float32 [B, frames, width], the same for each frame. Encodes unknown texts: call it from
         the thread that trains, since constructing a model draws from random streams, then restored.
         """
-        distinct, place = np.unique(np.array(texts, object), return_inverse=True)
+        distinct, index = np.unique(np.array(texts, object), return_inverse=True)
         rows = torch.stack([self._row(text) for text in distinct.tolist()])
-        return rows[torch.from_numpy(place), None].repeat(1, frames, 1)
+        return rows[torch.from_numpy(index), None].repeat(1, frames, 1)
 
     def _row(self, text: str) -> torch.Tensor:
         """float32 [width]; encodes an unknown text."""
@@ -75,8 +75,8 @@ def make_embeddings(
     if missing:
         if group.is_main():
             logger.info("embedding %d instructions with %s", len(missing), encoder.name)
-        for part in array_cache.compute_together(lambda: _own_share(encoder, missing)):
-            known.update(part)
+        for share in array_cache.compute_together(lambda: _own_share(encoder, missing)):
+            known.update(share)
         if group.is_main():
             _keep(path, known)
     return Embeddings(key, encoder, {text: known[text] for text in texts})
@@ -86,10 +86,10 @@ def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray
     """This rank's part of `missing`, encoded."""
     from tqdm import tqdm
 
-    own = missing[group.rank() :: group.world_size()]
+    texts = missing[group.rank() :: group.world_size()]
     hidden = None if group.is_main() else True
     try:
-        return {text: encoder.encode(text) for text in tqdm(own, "instructions", disable=hidden)}
+        return {text: encoder.encode(text) for text in tqdm(texts, "instructions", disable=hidden)}
     finally:
         encoder.unload()
 

@@ -74,16 +74,17 @@ class Encoder:
         if self._tokenizer is None:
             self._tokenizer = self._get("AutoTokenizer")
         padding = {"padding": "max_length", "max_length": CLIP_TOKENS} if self._clip else {}
-        more = {"return_token_type_ids": False, "return_attention_mask": True}  # all take these
-        tokens = self._tokenizer(text, return_tensors="pt", **padding, **more)
+        # All tokenizers take these.
+        arguments = {"return_token_type_ids": False, "return_attention_mask": True}
+        tokens = self._tokenizer(text, return_tensors="pt", **padding, **arguments)
         longest = self._of_text.max_position_embeddings
         if tokens["input_ids"].shape[1] > longest:
-            more.update(truncation=True, max_length=longest)
-            tokens = self._tokenizer(text, return_tensors="pt", **more)
+            arguments.update(truncation=True, max_length=longest)
+            tokens = self._tokenizer(text, return_tensors="pt", **arguments)
         with torch.no_grad(), kept():  # constructing a model may draw random numbers
             output = self._model.loaded().eval()(**tokens.to(self.device))
-        found = output.text_embeds[0] if self._clip else output.last_hidden_state[0].sum(0)
-        return found.float().cpu().numpy()
+        embedding = output.text_embeds[0] if self._clip else output.last_hidden_state[0].sum(0)
+        return embedding.float().cpu().numpy()
 
     def unload(self) -> None:
         """Frees the model; it is loaded again for the next text."""

@@ -116,11 +116,13 @@ class LanguageModel:
                 self._rows[key] = {name: value[number] for name, value in output.items()}
         for key in keys:
             self._rows.move_to_end(key)
-        found = [self._rows[key] for key in keys]
-        made = self._kind(**{name: torch.stack([row[name] for row in found]) for name in found[0]})
+        stored = [self._rows[key] for key in keys]
+        output = self._kind(
+            **{name: torch.stack([row[name] for row in stored]) for name in stored[0]}
+        )
         while len(self._rows) > MOST_TEXTS:
             self._rows.popitem(last=False)
-        return made
+        return output
 
 
 def _batch_size(args: tuple, inputs: Mapping) -> int:

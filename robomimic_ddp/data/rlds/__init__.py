@@ -1,5 +1,5 @@
-"""Reading RLDS datasets: sharding before decoding, windows, statistics; without TensorFlow, but for
-hosts with pipelines of their own.
+"""Reading RLDS datasets: sharding before decoding, windows, statistics; without TensorFlow, which
+only hosts with another pipeline need.
 
 The modules, in the order of the data:
 

@@ -24,7 +24,6 @@ from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import job_config
-from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
@@ -55,7 +54,7 @@ def shape_metadata(
     path, schema = dataset_config["path"], load_schema(dataset_config.get("schema", DEFAULT))
     source = Source(paths.expanded(path))
     if all_obs_keys is None:
-        all_obs_keys = held_keys(schema.observations, step_features(source.features, path))
+        all_obs_keys = held_keys(schema.observations, source.steps)
     image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]
     fields = _fields(source, schema, all_obs_keys, image_keys, action_keys)
     shapes = OrderedDict()

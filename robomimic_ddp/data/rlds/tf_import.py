@@ -1,4 +1,4 @@
-"""Imports TensorFlow, for hosts with RLDS pipelines of their own: for the CPU only, without log
+"""Imports TensorFlow, for hosts with another RLDS pipeline: for the CPU only, without log
 messages, with few threads. Our loader needs none.
 """
 

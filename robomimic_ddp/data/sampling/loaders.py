@@ -37,8 +37,8 @@ def train_loader(
         return make_loader(**kwargs)
     if stream_is_sharded and isinstance(kwargs["dataset"], IterableDataset):
         _require_plain_batches(kwargs)
-        own = {**kwargs, "batch_size": batch_size_per_rank, "drop_last": True}
-        return StreamLoader(make_loader(**own), world_size)
+        stream_kwargs = {**kwargs, "batch_size": batch_size_per_rank, "drop_last": True}
+        return StreamLoader(make_loader(**stream_kwargs), world_size)
     order, size = _order_and_size(kwargs, seed)
     global_batch = batch_size_per_rank * world_size
     if size < global_batch:

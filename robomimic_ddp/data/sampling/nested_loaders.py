@@ -68,15 +68,15 @@ class JoinedLoaders(Wrapped):
 
     def position(self) -> dict[str, Any]:
         """The position of the first loader, with those of the others under "others"."""
-        places = [getattr(one, "position", lambda: None)() for one in self.loaders]
-        return {**(places[0] or {}), "others": places[1:]}
+        positions = [getattr(loader, "position", lambda: None)() for loader in self.loaders]
+        return {**(positions[0] or {}), "others": positions[1:]}
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Moves each loader to its position. One without a saved position starts a new pass."""
-        places = [position, *(position or {}).get("others", [])]
-        places += [None] * (len(self.loaders) - len(places))
+        positions = [position, *(position or {}).get("others", [])]
+        positions += [None] * (len(self.loaders) - len(positions))
         return "\n".join(
-            go_to(loader, place, world_size, epoch) for loader, place in zip(self.loaders, places)
+            go_to(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
         )
 
 
@@ -93,6 +93,6 @@ def datasets_of(loader: Any) -> list[Any]:
     """Return the datasets that `loader` reads, those of joined loaders and of mixtures one by one;
     [] if it has none.
     """
-    datasets = [getattr(one, "dataset", None) for one in getattr(loader, "loaders", [loader])]
+    datasets = [getattr(inner, "dataset", None) for inner in getattr(loader, "loaders", [loader])]
     mixtures = [dataset for dataset in datasets if dataset is not None]
-    return [part for mixture in mixtures for part in getattr(mixture, "datasets", [mixture])]
+    return [dataset for mixture in mixtures for dataset in getattr(mixture, "datasets", [mixture])]

@@ -82,6 +82,12 @@ class ShardedSampler(Sampler):
         self._begin_if_none()
         return len(np.unique(self._share)) == len(self._share)
 
+    @property
+    def share_of_pass(self) -> np.ndarray:
+        """This rank's indices of the current pass, int [N]."""
+        self._begin_if_none()
+        return self._share
+
     def holding(self) -> str:
         """Describes this rank's share of the current pass."""
         self._begin_if_none()

@@ -36,8 +36,8 @@ class ShardedLoader(Wrapped):
         drop_last: bool,
         seed: int | None = None,
     ) -> None:
-        own = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
-        kept = {name: value for name, value in kwargs.items() if name not in own}
+        replaced = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
+        loader_kwargs = {name: value for name, value in kwargs.items() if name not in replaced}
         self.samples_delivered = 0
         self.sampler = sampler
         self._host_sampler = kwargs.get("sampler")
@@ -45,9 +45,9 @@ class ShardedLoader(Wrapped):
         self._begun: int | None = None
         """Samples of all ranks that the current iteration has delivered; None after its end."""
         if seed is not None:
-            kept["generator"] = torch.Generator()
+            loader_kwargs["generator"] = torch.Generator()
         self.loader = make_loader(
-            **kept, sampler=sampler, batch_size=batch_size, drop_last=drop_last
+            **loader_kwargs, sampler=sampler, batch_size=batch_size, drop_last=drop_last
         )
 
     def __len__(self) -> int:

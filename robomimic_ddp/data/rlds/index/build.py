@@ -10,10 +10,9 @@ import numpy as np
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
-    damaged_data,
     offsets_of,
-    read_records,
     record_offsets,
+    rows_of,
     step_features_read,
 )
 from robomimic_ddp.data.rlds.index.source import Source
@@ -25,7 +24,6 @@ from robomimic_ddp.data.rlds.index.statistics import (
     moments,
     sampled_steps,
 )
-from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import passes
@@ -65,17 +63,15 @@ def make_index(
         for number in files
         for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
     ]
-    records = read_records(paths, places, describer(source, fields), threads, skip_corrupt)
+    doing = f"making the index of {source.folder}"
+    names = step_features_read(fields, with_images=False)
+    make = describer(source, fields)
     rows = []
-    try:
-        for file, offset, size, *described in records:
-            rows.append((file, offset, *described))
-            add(size + FRAMING_BYTES)
-    except RecordError as error:
-        doing = f"making the index of {source.folder}"
-        names = step_features_read(fields, with_images=False)
-        more = (doing, source.features, names, "ddp.skip_corrupt=true")
-        raise damaged_data(error, [paths[number] for number in files], *more) from error
+    for file, offset, size, *described in rows_of(
+        source.features, paths, places, make, threads, doing, names, skip_corrupt
+    ):
+        rows.append((file, offset, *described))
+        add(int(size) + FRAMING_BYTES)
     index = as_index(rows, fields)
     if skip_corrupt:
         return index.taken(finite(index))

@@ -1,4 +1,4 @@
-"""tf.train.Example: message classes of our own package, so that TensorFlow's may be loaded too."""
+"""tf.train.Example: messages in a package of ours, so that TensorFlow's may be loaded, too."""
 
 from __future__ import annotations
 

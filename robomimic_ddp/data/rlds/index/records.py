@@ -192,24 +192,35 @@ def fault_of(serialized: bytes, features: Any, names: Sequence[str]) -> str | No
     return None
 
 
-def damaged_data(
-    error: Exception,
-    files: Sequence[Path],
-    doing: str,
+def rows_of(
     features: Any,
+    files: Sequence[Path],
+    places: Sequence[tuple[int, int]],
+    make: Callable[[bytes], tuple],
+    threads: int,
+    doing: str,
     names: Sequence[str],
-    remedy: str,
-) -> DataError:
-    """Return the DataError for `error` while `doing` something with the step features `names`.
-    Reads `files` to find the damaged episode. remedy: what leaves such episodes out.
+    skip: bool = False,
+    remedy: str = "ddp.skip_corrupt=true",
+) -> Iterator[tuple]:
+    """Yield the rows of `read_records`. Raises DataError, which names the damaged episode
+    and says that reading failed while `doing` something with the step features `names` of
+    `features`. remedy: what leaves such episodes out.
     """
-    fault = _first_fault(files, features, names)
-    fault = fault or f"{type(error).__name__}: {_first_line(error)}"
-    return DataError(
-        f"reading failed while {doing}.\n{fault}\n"
-        "Copy or prepare that file again; training on what is left would silently lose episodes. "
-        f"To leave them out and count them: {remedy}."
-    )
+    reached = 0
+    try:
+        for row in read_records(files, places, make, threads, skip):
+            reached = row[0]
+            yield row
+    except RecordError as error:
+        left = dict.fromkeys(number for number, _ in places if number >= reached)
+        fault = _first_fault([files[number] for number in left], features, names)
+        fault = fault or f"{type(error).__name__}: {_first_line(error)}"
+        raise DataError(
+            f"reading failed while {doing}.\n{fault}\n"
+            "Copy or prepare that file again; training on what is left would silently lose "
+            f"episodes. To leave them out and count them: {remedy}."
+        ) from error
 
 
 def _first_line(error: Any) -> str:

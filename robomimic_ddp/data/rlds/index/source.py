@@ -14,7 +14,8 @@ from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
-from robomimic_ddp.data.rlds.pipeline.images import INSTALL, require_decoders
+from robomimic_ddp.data.rlds.pipeline.images import require_libraries
+from robomimic_ddp.data.rlds.schema.features import is_picture, step_features
 from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
@@ -97,13 +98,10 @@ class Source:
         """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata, or if a
         library is missing.
         """
-        require_decoders()
+        tfds = require_libraries()
         try:
-            import tensorflow_datasets as tfds
-        except ImportError as error:
-            raise DataError(f"RLDS data cannot be read: {error}. {INSTALL}") from error
-        try:
-            files.regular(self.folder / "features.json")
+            for name in ("features.json", INFO_FILE):
+                files.regular(self.folder / name, files.MOST_BYTES)
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
@@ -116,6 +114,16 @@ class Source:
     def features(self) -> Any:
         """The features of an episode."""
         return self.builder.info.features
+
+    @cached_property
+    def steps(self) -> dict[str, Any]:
+        """The features of a step, by name. Raises DataError for a dataset that is not RLDS."""
+        return step_features(self.features, str(self.folder))
+
+    @property
+    def cameras(self) -> list[str]:
+        """The step features that are colour images."""
+        return sorted(name for name, feature in self.steps.items() if is_picture(feature))
 
     @cached_property
     def files(self) -> tuple[Path, ...]:

@@ -46,7 +46,7 @@ class Reader:
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self._owner, self._mapped = os.getpid(), dict[int, mmap.mmap]()
         self._forgotten, self._freed = deque[int](), deque[int]()
-        with theirs:  # not a fork: threads of this process may hold locks
+        with theirs:  # not a fork: threads of this process may have taken locks
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],

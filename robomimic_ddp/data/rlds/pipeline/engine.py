@@ -3,7 +3,7 @@
 `read_plan.PassPlan` plans the order in which windows leave the buffer, so any position can be
 reached directly. Frames stay encoded until their batch is made, so none is decoded that is not
 delivered. The plan is followed by the caller's thread; records are read and frames decoded by a
-pool, which no lock of Python holds up meanwhile.
+pool, meanwhile and without Python's lock.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from robomimic_ddp.errors import DataError
 _JPEG = b"\xff\xd8\xff"
 _kept = threading.local()
 _CUT_OFF = "Premature end"
-INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
+_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
 class RecordError(ValueError):
@@ -36,14 +36,18 @@ class PictureSize:
         return self.height, self.width
 
 
-def require_decoders() -> None:
-    """Raises DataError if a library is missing that reads records and frames."""
+def require_libraries() -> Any:
+    """Return tensorflow-datasets, which reads metadata. Raises DataError if it is missing, or what
+    reads records and frames.
+    """
     try:
         import google_crc32c  # noqa: F401
         import PIL  # noqa: F401
         import simplejpeg  # noqa: F401
+        import tensorflow_datasets as tfds
     except ImportError as error:
-        raise DataError(f"RLDS data cannot be read: {error}. {INSTALL}") from error
+        raise DataError(f"RLDS data cannot be read: {error}. {_INSTALL}") from error
+    return tfds
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:

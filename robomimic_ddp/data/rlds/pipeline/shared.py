@@ -29,7 +29,7 @@ OBS = "obs/"
 
 class Memory:
     """`size` bytes of shared memory: `bytes` here, by the `descriptor` elsewhere. Raises OSError
-    where there are not so many: later, writing would be a bus error.
+    where there is no room: later, writing would be a bus error.
     """
 
     def __init__(self, size: int, number: int = 0) -> None:

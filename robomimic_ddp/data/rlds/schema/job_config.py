@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from robomimic_ddp.config import host_keys, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config.tree import is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import ConfigError
@@ -27,7 +28,7 @@ def dataset_names(config: Any) -> list[str]:
     """`train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid name."""
     names = setting(config, "train.dataset_names")
     names = [names] if isinstance(names, str) else names
-    if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
+    if not is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(
             f"train.dataset_names={_plain(names)!r}: expected the names of the datasets in "
             'train.data_path, such as ["droid"].'
@@ -41,7 +42,7 @@ def check(config: Any) -> None:
         value = setting(config, dotted)
         if value is None and DEFAULTS[dotted] is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        if not is_whole(value, 1, _MOST):
             null = ", or null" if DEFAULTS[dotted] is None else ""
             raise ConfigError(
                 f"{dotted}={value!r}: expected a whole number of at least 1, at most {_MOST}{null}."
@@ -89,7 +90,7 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 def schema_names(config: Any) -> list[str]:
     """`train.rlds_schema` for each of `dataset_names`. Raises ConfigError."""
     found, names = setting(config, "train.rlds_schema"), dataset_names(config)
-    each = list(found) if _is_list(found) else [found] * len(names)
+    each = list(found) if is_list(found) else [found] * len(names)
     if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
         raise ConfigError(
             f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
@@ -101,7 +102,7 @@ def schema_names(config: Any) -> list[str]:
 def image_dim(config: Any) -> list[int]:
     """`observation.image_dim` as [height, width]. Raises ConfigError."""
     found = setting(config, "observation.image_dim")
-    if not _is_list(found) or len(found) != 2 or not all(_is_size(number) for number in found):
+    if not is_list(found) or len(found) != 2 or not all(is_whole(number, 1) for number in found):
         raise ConfigError(
             f"observation.image_dim={_plain(found)!r}: [height, width] in pixels is needed."
         )
@@ -120,7 +121,7 @@ def image_filter(config: Any) -> str:
 
 def _check_weights(config: Any) -> None:
     names, weights = dataset_names(config), setting(config, "train.sample_weights")
-    numbers = _is_list(weights) and all(_is_number(weight) for weight in weights)
+    numbers = is_list(weights) and all(_is_finite(weight) for weight in weights)
     several = numbers and len(weights) == len(names) and min(weights) >= 0
     if not several or not 0 < sum(weights) <= sys.float_info.max:
         raise ConfigError(
@@ -131,7 +132,7 @@ def _check_weights(config: Any) -> None:
 
 def _check_fraction(config: Any) -> None:
     fraction = setting(config, "train.validation_fraction")
-    if config.experiment.validate and not (_is_number(fraction) and 0 < fraction < 1):
+    if config.experiment.validate and not (_is_finite(fraction) and 0 < fraction < 1):
         raise ConfigError(
             f"train.validation_fraction={fraction!r}: a share between 0 and 1 is needed. For no "
             "validation set experiment.validate=false."
@@ -140,7 +141,7 @@ def _check_fraction(config: Any) -> None:
 
 def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
-    if not _is_list(keys) or not keys:
+    if not is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
     host_keys.require_once("train.action_keys", keys)
     for key in keys:
@@ -161,18 +162,9 @@ def normalization_method(action_config: Mapping[str, Any], key: str) -> str | No
     return method
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and abs(value) <= sys.float_info.max
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and abs(value) <= sys.float_info.max
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if _is_list(value) else value
+    return list(value) if is_list(value) else value

@@ -14,12 +14,11 @@ All conversions go through the matrix, as nine arrays.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.errors import ConfigError, did_you_mean
 
 _AXES = "xyz"
 _EULER = ["".join(order) for letters in ("xyz", "XYZ") for order in itertools.permutations(letters)]
@@ -42,8 +41,7 @@ def require_format(name: Any, where: str) -> str:
     """`name`, if it is a format; else raises ConfigError, with `where` it is set."""
     if name in SIZES:
         return name
-    close = difflib.get_close_matches(str(name), SIZES, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, SIZES)
     raise ConfigError(
         f"{where}: {name!r} is no format of rotations.{hint} Formats: euler_xyz and the other "
         "orders (capital letters: about axes that turn with the body), "

@@ -7,7 +7,6 @@ name features of the whole episode.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.schema.rotations import SIZES, require_format
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.errors import ConfigError, did_you_mean
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
 DEFAULT = "droid"
@@ -155,8 +154,7 @@ def _mapping(value: Any, where: str, known: Sequence[str] | None = None) -> dict
 
 def _require_among(key: Any, known: Any, where: str) -> None:
     if key not in known:
-        close = difflib.get_close_matches(str(key), list(known), n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(key, known)
         raise ConfigError(f"{where}: unknown key {key!r}.{hint} Known: {', '.join(known)}.")
 
 

@@ -1,8 +1,9 @@
-"""`robomimic-ddp ckpt show|convert|average`: shows, converts and averages checkpoints."""
+"""What is inside a checkpoint, in words, in another layout, and the mean of several."""
 
 from __future__ import annotations
 
-import argparse
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,64 +12,17 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import file_check, require_complete, weights
-from robomimic_ddp.config import paths
-from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.config import net_sizes, paths, tree
+from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.errors import CheckpointError
 
 WRAPPED = "module"
 """The component that DataParallel adds to a net's keys, and DROID's hosts keep."""
-
-
-def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declare the arguments of `robomimic-ddp ckpt`."""
-    actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
-    show = actions.add_parser("show", help="what is inside")
-    show.add_argument("path")
-    show.add_argument("--keys", action="store_true", help="also every key with its shape")
-    convert = actions.add_parser("convert", help="the same weights in another layout")
-    convert.add_argument("path")
-    average = actions.add_parser("average", help="the mean of several checkpoints' weights")
-    average.add_argument("paths", nargs="+", metavar="path")
-    for sub in (convert, average):
-        sub.add_argument("-o", "--output", required=True, help="the file; .safetensors or .pth")
-        sub.add_argument(
-            "--layout",
-            choices=("keep", "plain", "host"),
-            default="keep",
-            help="plain: nets without `module.` in their keys; host: with it, as DataParallel "
-            "hosts (DROID's family) write them",
-        )
-        sub.add_argument("--ema", action="store_true", help="the averaged weights only, as nets")
-
-
-def run(command: str, args: argparse.Namespace) -> int:
-    """Run the command. Raises CheckpointError and UsageError."""
-    if args.action == "show":
-        content = read(args.path)
-        for line in described(content, args.path, args.keys):
-            say(line)
-        return EXIT_DONE
-    sources = [args.path] if args.action == "convert" else args.paths
-    output = paths.expanded(args.output)
-    if output.suffix not in (".pth", ".pt", ".ckpt", ".safetensors"):
-        raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
-    reason = paths.why_not_writable(output.parent)
-    if reason is not None:
-        raise UsageError(f"--output {args.output!r} cannot be written to: {reason}.")
-    if any(paths.expanded(source).resolve() == output.resolve() for source in sources):
-        raise UsageError(
-            f"--output {args.output!r} is the checkpoint that is read, and what the new file "
-            "leaves out would be lost. Name another file."
-        )
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise weights.save_error(output, error) from error
-    content = averaged([read(path) for path in sources], sources)
-    content = converted(content, args.layout, args.ema, sources[0])
-    _write(content, output)
-    say(f"{output}: {', '.join(_parts(content))}")
-    return EXIT_DONE
+_DECIDES = re.compile(
+    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
+    r"num_data_workers|cuda)$)"
+)
+"""Settings that checkpoints of one run have in common, also after it was resumed."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -93,15 +47,27 @@ def read(path: Any) -> dict[str, Any]:
             f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
+    for part in ("nets", "ema"):
+        _require_tensors(content["model"].get(part), part, path)
     return content
 
 
+def _require_tensors(tensors: Any, part: str, path: Any) -> None:
+    members = tensors.items() if isinstance(tensors, dict) else [(type(tensors).__name__, None)]
+    for key, value in members if tensors is not None else ():
+        if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
+            raise CheckpointError(
+                f'{path}: its model has {str(key)[:100]!r} in "{part}"; expected names with a '
+                "tensor each."
+            )
+
+
 def _of_state(state: Mapping[str, Any], path: Any) -> dict[str, Any]:
-    algorithms = state.get("model") or {}
-    if "" not in algorithms:
+    algorithms = state.get("model")
+    algorithm = algorithms.get("") if isinstance(algorithms, dict) else None
+    if not isinstance(algorithm, dict):
         raise CheckpointError(f"{path}: found no single algorithm in this state.")
-    algorithm = algorithms[""]
-    ema = algorithm.get("ema_nets") or (algorithm.get("ema") or {}).get("averaged_model")
+    ema = algorithm.get("ema_nets") or tree.at(algorithm, "ema.averaged_model")
     rest = {key: value for key, value in state.items() if key not in ("model", "ranks")}
     return {"model": {"nets": algorithm.get("nets"), "ema": ema}, "ddp_state": rest}
 
@@ -120,12 +86,11 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         )
         yield f"best so far: {state['best'] or 'nothing'}"
     else:
-        config = _config(content)
-        name = (config.get("experiment") or {}).get("name")
+        name = tree.at(_config(content), "experiment.name")
         yield f"algorithm {content.get('algo_name')}, experiment {name}"
-        variables = content.get("variable_state") or {}
-        if "epoch" in variables:
-            yield f"after epoch {variables['epoch']}"
+        epoch = tree.at(content, "variable_state.epoch")
+        if epoch is not None:
+            yield f"after epoch {epoch}"
     for part, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -133,9 +98,11 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             yield f"  {net}: {_count(members):,}"
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
+    nets = _tensors(content["model"]).get("nets", {}).items()
+    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), _config(content))])
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
-        yield f"also: {', '.join(others)}"
+        yield f"also: {', '.join(map(str, others))}"
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
@@ -146,6 +113,8 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
     """
     if len(contents) == 1:
         return contents[0]
+    for name, content in zip(names[1:], contents[1:]):
+        _require_one_run(contents[0], content, f"{name} and {names[0]}")
     parts = [_tensors(content["model"]) for content in contents]
     mean: dict[str, Any] = {}
     for part, first in parts[0].items():
@@ -168,12 +137,36 @@ def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    broken = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
+    broken = [key for key, value in tensors.items() if not file_check.is_finite(value).all()]
     if broken:
         raise CheckpointError(
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: so "
             "would the mean. Leave this checkpoint out."
         )
+
+
+def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError, which names the first difference, for unlike trainings."""
+    settings, others = _settings(first), _settings(other)
+    for key in sorted({*settings, *others}) if settings and others else ():
+        values = [values.get(key, "nothing") for values in (others, settings)]
+        if values[0] != values[1]:
+            raise CheckpointError(
+                f"{where} are of unlike trainings: {key} is {values[0][:80]} and {values[1][:80]}. "
+                "Only checkpoints of one run have a mean that works."
+            )
+
+
+def _settings(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return what decides which weights a training finds, as JSON; {} if it is not known."""
+    state = content.get("ddp_state")
+    if state is not None:
+        saved = tree.at(state, "defines.config")
+        settings = dict(saved) if isinstance(saved, dict) else {}
+    else:
+        named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
+        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
+    return {key: value for key, value in settings.items() if _DECIDES.match(key)}
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
@@ -247,24 +240,35 @@ def _count(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(value.numel() for value in tensors.values())
 
 
-def _parts(content: Mapping[str, Any]) -> Iterator[str]:
+def parts(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parts of a checkpoint and their sizes."""
     for part, tensors in _tensors(content["model"]).items():
         yield f"{part} ({_count(tensors):,} numbers)"
 
 
 def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return files.parse_json(content.get("config") or "{}")
+        config = files.parse_json(content.get("config") or "{}")
     except (TypeError, ValueError):
         return {}
+    return config if isinstance(config, dict) else {}
 
 
-def _write(content: Mapping[str, Any], output: Path) -> None:
+def make_folder(output: Path) -> None:
+    """Make the folder of the file that `write` will make, before what takes long."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise weights.save_error(output, error) from error
+
+
+def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
+    """Write a checkpoint, read from `name`. Raises CheckpointError if that fails."""
     if output.suffix != ".safetensors":
-        weights.save(dict(content), output)
+        weights.save(dict(content), output, follow=False)
         return
     try:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ImportError as error:
         raise CheckpointError(
             f"{output}: safetensors cannot be imported ({error}). pip install safetensors."
@@ -277,6 +281,12 @@ def _write(content: Mapping[str, Any], output: Path) -> None:
     }
     words = {"algo_name": str(content.get("algo_name")), "config": str(content.get("config"))}
     try:
-        save_file(flat, str(output), metadata=words)
+        with atomic_files.atomic_open(output, "wb") as file:
+            file.write(save(flat, words))
     except OSError as error:
         raise weights.save_error(output, error) from error
+    except (KeyError, ValueError) as error:  # a kind of number, or text that is not UTF-8
+        raise CheckpointError(
+            f"{output}: safetensors has no form for a part of {name} ({error!r}). Name a file that "
+            "ends in .pth."
+        ) from error

@@ -1,0 +1,52 @@
+"""The host's own checkpoints, written by the thread that writes states."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import Any
+
+from robomimic_ddp.checkpoint import weights
+from robomimic_ddp.checkpoint.snapshot import Writer
+from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.terminal import print_clean
+
+
+class HostFiles:
+    """Main rank: saves and copies the host's files as `weights.save` and `atomic_files.copyfile`
+    do, while training continues; after the state of the same moment, so that a full disk leaves
+    something to resume from.
+
+    An error is a warning when it happens, and raised at the next save, or by `require_written`.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self._error: BaseException | None = None
+
+    def save(self, obj: Any, path: str | os.PathLike) -> None:
+        """Save `obj` as it is now."""
+        self.require_written()
+        target = os.path.abspath(path)
+        content = self.writer.copy(target, obj)
+        write = partial(weights.save, content, target)
+        self.writer.put(target, write, self._failed, held=True)
+
+    def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
+        """Copy the file once it is written; return `dst`."""
+        copy = partial(atomic_files.copyfile, os.path.abspath(src), os.path.abspath(dst))
+        if not self.writer.also(os.path.abspath(src), copy):
+            self.writer.flush()
+            copy()
+        return dst
+
+    def require_written(self) -> None:
+        """Raise the error of an earlier save, if there was one."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
+        print_clean(f"warning: {error} Training ends at the next save.", file=sys.stderr)

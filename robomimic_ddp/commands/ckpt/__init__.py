@@ -1,0 +1,1 @@
+"""`robomimic-ddp sweep`: many training runs, each on separate GPUs, and a table at the end."""

@@ -1,0 +1,29 @@
+"""Whether a host without the edit `unet_config` would build a diffusion policy's net as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from robomimic_ddp.config import tree
+
+_LEVEL = re.compile(r"down_modules\.(\d+)\.0\.blocks\.0\.block\.0\.weight$")
+"""The first weight of a level of robomimic's ConditionalUnet1D."""
+_OWN = [256, 512, 1024]
+"""The levels that robomimic builds, whatever its config says."""
+
+
+def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None:
+    """Return a line for a net whose levels are those of `algo.unet` in the host's `config`, and not
+    robomimic's own; None for others. shapes: of the parameters, by name.
+    """
+    matches = ((_LEVEL.search(name), shape) for name, shape in shapes)
+    levels = {int(match[1]): int(shape[0]) for match, shape in matches if match}
+    sizes = [levels[number] for number in sorted(levels)]
+    if not sizes or sizes == _OWN or sizes != list(tree.at(config, "algo.unet.down_dims") or ()):
+        return None
+    return (
+        f"net: sized by algo.unet of the config (down_dims {sizes}), which the unedited robomimic "
+        "does not read; its checkpoints load in hosts with the edit unet_config only"
+    )

@@ -1,0 +1,81 @@
+"""What all ranks must have alike before they train: the host's edits, the job, and the model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from robomimic_ddp import verify
+from robomimic_ddp.config import host_seams, tree
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.training import run as _run
+
+_NODE_LOCAL_KEYS = {
+    "train.data",
+    "train.data_path",
+    "train.data_cache_dir",
+    "train.output_dir",
+    "experiment.ckpt_path",
+}
+
+
+def require_all_seams(config: Any) -> None:
+    """Collective: raises PatchError where a rank has loaded the host with some of our edits only.
+    One process does without them; several would write the same files, or wait for each other.
+    """
+    package = host_seams.package_folder(type(config).__module__.partition(".")[0])
+    for lost in group.gather_objects(host_seams.lost(package)):
+        if lost:
+            raise PatchError(host_seams.half_patched(lost)).on_all_ranks()
+
+
+def require_same_job(run: _run.Run) -> None:
+    """Collective: the same code, plan, options and host config on every rank, before anything is
+    built from them. Paths may differ: nodes may keep data in separate places.
+    """
+    config, made = run.config, run.plan
+    items = {
+        **verify.software(type(config).__module__.split(".")[0]),
+        "plan": repr((made.mode, made.backend, made.device.split(":")[0], made.batch_per_rank)),
+    }
+    items.update(
+        (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
+    )
+    items.update(
+        (f"config {key}", repr(value))
+        for key, value in tree.named(config)
+        if key not in _NODE_LOCAL_KEYS
+    )
+    verify.require_equal(
+        "at start",
+        items,
+        "Start every rank with the same code, config, options and kind of device. (A plan of "
+        "cpu beside cuda: that node sees no GPU.)",
+    )
+
+
+def require_same_model(run: _run.Run, model: Any) -> None:
+    """Collective: the same nets on all ranks, and none that has loaded other weights."""
+    own_mean = host_seams.own_batch_mean(type(model).__module__)
+    if own_mean is not None:
+        raise PatchError(
+            f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "
+            "each rank's batch. Expected DDPUtils.over_ranks(...) around it, as `robomimic-ddp "
+            "apply` writes: the edit was lost. Run `robomimic-ddp apply` on the host again."
+        ).on_all_ranks()
+    verify.require_same_structure(model)
+    loaded = run.fine_tuning or host_algo.steps(model) > 0
+    if run.options.values.verify and any(group.gather_objects(loaded)):
+        verify.require_same_weights(model)
+
+
+def make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
+    """Collective: gives all ranks the main rank's weights. Ranks that drew the same ones, as hosts
+    with a seed do, are not sent any: then it returns the sums that have proven it.
+    """
+    sums = verify.state_sums(model)
+    if len(set(group.gather_objects(verify.fingerprint(sums)))) == 1:
+        return sums
+    host_algo.make_equal(model)
+    return None

@@ -1,0 +1,47 @@
+"""How the host saves, copies and moves files: by the present run's `host_files`, if it has them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from robomimic_ddp.checkpoint import HostFiles, weights
+from robomimic_ddp.distributed import atomic_files, main_rank
+from robomimic_ddp.training import run as _run
+
+_FILE_OPERATIONS = ("shutil", "os", "posix")
+"""Modules whose functions read, move and remove files."""
+
+
+def save(obj: Any, path: Any) -> None:
+    """`torch.save(obj, path)`, atomically: see `weights.save`."""
+    files = _host_files()
+    (weights.save if files is None else files.save)(obj, path)
+
+
+def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
+    """`shutil.copyfile`, on the main rank only, and atomic: see `atomic_files.copyfile`."""
+    files = _host_files()
+    return (atomic_files.copyfile if files is None else files.copyfile)(src, dst)
+
+
+def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `main_rank.main_rank_only`; an operation on files comes after all that is being saved."""
+    if getattr(function, "__module__", None) not in _FILE_OPERATIONS:
+        return main_rank.main_rank_only(function)
+
+    @functools.wraps(function)
+    def after_saves(*args: Any, **kwargs: Any) -> Any:
+        files = _host_files()
+        if files is not None:
+            files.writer.flush()
+        return function(*args, **kwargs)
+
+    return main_rank.main_rank_only(after_saves)
+
+
+def _host_files() -> HostFiles | None:
+    run = _run.current()
+    return None if run is None else run.host_files

@@ -1,0 +1,299 @@
+"""A run on one rank, from top to bottom. torchrun starts the same command on every rank, and each
+of them does this:
+
+    plan    reads the launcher's environment, the options and the host's config; asks no other rank
+    join    enters the process group, and proves that all ranks were given the same job
+    build   calls the host's `train()`, whose lines make nets, loaders and optimizers through `api`
+    begin   makes weights equal and nets parallel, restores a saved state, and proves all of it
+    epochs  lets the host train, validate and roll out; then proves, and saves what is due
+    end     writes the outcome, leaves the process group, and puts the host's objects back
+
+Everything between these steps is the host's code. What its lines call is in `api`; what they have
+made is noted in the present `run.Run`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from robomimic_ddp import verify
+from robomimic_ddp.checkpoint import HostFiles, weights
+from robomimic_ddp.config import (
+    dotlist,
+    entry_options,
+    env,
+    host_config,
+    host_keys,
+    host_seams,
+    machine,
+    options,
+    plan,
+    tree,
+)
+from robomimic_ddp.distributed import (
+    entry_point,
+    fsdp,
+    group,
+    host_algo,
+    optimizer_ddp,
+    parallel,
+    rng,
+    step_guard,
+    torch_arguments,
+    watchdog,
+)
+from robomimic_ddp.monitoring import debug, node_messages, progress_bar
+from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs, step
+from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.state_saver import StateSaver
+
+LEARNING_RATE_SUFFIX = "learning_rate.initial"
+
+
+def distributed(train: Callable) -> Callable:
+    """Collective: decorates the host's `train(config, device, ...)` with a run.
+
+    The device is replaced by this rank's where the host chose CUDA.
+    """
+    signature = inspect.signature(train)
+
+    @functools.wraps(train)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        config = call.arguments.get("config", next(iter(call.arguments.values())))
+        device = torch.device(call.arguments.get("device", "cpu"))
+        can_resume = _has_flag(signature, call.arguments, "resume")
+        requested = call.arguments.get("resume")
+        asks_to_resume = can_resume and bool(requested)
+        ckpt_path = config.experiment.get("ckpt_path", None)
+        fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
+        if env.read_launch_env().world_size > 1:
+            host_seams.require_patched_epoch(train)
+        host_keys.require_possible(config)
+        started = start(config, device.type == "cuda", fine_tuning)
+        with started as run, entry_point.at_once(run.end):
+            device = _use_device(run, device)
+            if "device" in call.arguments:
+                call.arguments["device"] = device
+            run.print_beginning()
+            host_resumes = resume.decide(config, run, asks_to_resume, can_resume)
+            if can_resume:
+                call.arguments["resume"] = host_resumes
+            with (
+                run_inputs.checked(run, host_resumes),
+                run.stopper.scope(),
+                resume.hint_on_failure(run),
+            ):
+                return train(*call.args, **call.kwargs)
+
+    wrapped.is_distributed = True  # how our own entry recognises a patched host
+    return wrapped
+
+
+def _has_flag(signature: inspect.Signature, given: Mapping[str, Any], name: str) -> bool:
+    """Return whether the parameter `name` is a bool: in some hosts `resume` is a checkpoint."""
+    parameter = signature.parameters.get(name)
+    if parameter is None:
+        return False
+    required = parameter.default is parameter.empty
+    return isinstance(given.get(name) if required else parameter.default, bool)
+
+
+# Plan and join
+
+
+@contextmanager
+def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_run.Run]:
+    """Collective under a launcher: plans the run and joins the process group; leaves it at the end.
+
+    config: the host's. use_cuda: whether the host chose a CUDA device.
+    """
+    launch = env.read_launch_env()
+    notes = entry_options.notes_of(config)
+    requested = notes.command_line_options or dotlist.options()  # a host without a config file
+    resolved = options.resolve(requested, launch.option_texts, notes.file_options)
+    torch_arguments.require_accepted(resolved.values)
+    plan_of = _planner(config, resolved, use_cuda, notes.command_line_keys)
+    run = _run.Run(plan_of(launch), resolved, int(config.train.seed), fine_tuning, config)
+    error: BaseException | None = None
+    with _run.made_current(run):
+        try:
+            with ExitStack() as stack:
+                deterministic = resolved.values.deterministic
+                stack.enter_context(rng.deterministic_algorithms(deterministic))
+                if run.plan.mode in ("ddp", "fsdp"):
+                    _join(run, launch, plan_of, stack)
+                if not group.is_main():
+                    stack.enter_context(progress_bar.without_bars())
+                stack.enter_context(run.undo)
+                yield run
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            run.end(error)
+
+
+def _planner(
+    config: Any, resolved: options.ResolvedOptions, use_cuda: bool, command_line_keys: Iterable[str]
+) -> Callable[[env.LaunchEnv], plan.RunPlan]:
+    """Return the function that plans this job for a launcher's environment."""
+    gpus, lacks = torch.cuda.device_count(), None
+    if resolved.values.mode == "fsdp":
+        lacks = fsdp.why_not("cuda" if use_cuda and gpus else "cpu")
+    workers = int(config.train.get("num_data_workers", 0) or 0)
+    return functools.partial(
+        plan.make_plan,
+        resolved=resolved,
+        visible_gpus=gpus,
+        use_cuda=use_cuda,
+        batch_size=config.train.batch_size,
+        lr_on_command_line=any(key.endswith(LEARNING_RATE_SUFFIX) for key in command_line_keys),
+        data_workers=None if host_config.format_is_rlds(config) else workers,
+        cores=machine.usable_cores(),
+        fsdp_lacks=lacks,
+        epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
+    )
+
+
+def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> None:
+    """Collective: enters the process group, shares the node's cores, and compares the job."""
+    restarts, patience = launch.restart_count, run.plan.timeout_seconds
+    joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
+    stack.enter_context(joined)
+    agreement.require_all_seams(run.config)
+    cores_of_node = group.cores_of_node()
+    run.core_share = machine.share_of_cores(machine.own_cores(), cores_of_node)
+    if not launch.tells_node:
+        run.plan = plan_of(replace(launch, local_world_size=len(cores_of_node)))
+    run.node_messages = node_messages.NodeMessages(run.plan, launch.node, launch.nodes)
+    run.node_messages.joined(restarts)
+    agreement.require_same_job(run)
+    _run.share_workers(run)
+
+
+# Build
+
+
+def _use_device(run: _run.Run, requested: torch.device) -> torch.device:
+    """Make the plan's device this rank's current one, and return it."""
+    device = torch.device(run.plan.device)
+    if run.plan.mode == "single" and requested.index and not env.read_launch_env().launched:
+        device = requested  # one plain process keeps the GPU that its caller chose
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        if run.plan.several_ranks:
+            run.undo.enter_context(env.rendering_on(device.index))
+    return device
+
+
+# Begin
+
+
+def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | None]:
+    """Collective: the one point at which weights become equal, nets parallel and random streams
+    separate, and a saved state is restored. Returns what proves it (None on one rank, and without
+    `ddp.verify`), and the last epoch that the run has finished before, or None.
+    """
+    watchdog.reached("start of training")
+    parallel_nets = parallel.parallel_among(host_algo.named_modules(model))
+    for name, net in parallel_nets:
+        parallel.state_of(net).name = name
+    if run.plan.several_ranks:
+        agreement.require_same_model(run, model)
+    _run.share_cores(run)
+    chosen = step.effective(run.options, run.plan, bool(run.nets))
+    run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    step.shorten(model, run.plan.shortening, run.undo)
+    # Averages share memory with the nets by now, and are read once.
+    sums = agreement.make_equal(model) if run.plan.several_ranks else None
+    _print_plan(run, step.added_by_max(run.options, chosen, bool(run.nets)))
+    if not run.plan.several_ranks:
+        return None, saver.restore()
+    if run.plan.mode == "fsdp":
+        sharded = fsdp.shard(model, chosen, run.plan.device)
+        run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
+        _print_on_main(sharded)
+    else:
+        run.undo.enter_context(parallel.without_false_alarms())
+        for _, net in parallel_nets:
+            parallel.state_of(net).build(net, is_equal=True)
+    optimizer_ddp.build(model, chosen, run.undo)
+    _print_on_main(step.communicate(optimizer_ddp.reducers(model), chosen))
+    rng.seed_streams(run.seed, run.plan.rank)
+    finished = saver.restore()
+    run.guard = run.undo.enter_context(step_guard.installed(model))
+    if not run.options.values.verify:
+        return None, finished
+    verifier = verify.Verifier(model, run.loaders.get("train"), chosen)
+    verifier.start(sums if finished is None else None)
+    return verifier, finished
+
+
+def _print_plan(run: _run.Run, added_by_max: str | None) -> None:
+    lines = [run.describe()] if added_by_max is None else [run.describe(), added_by_max]
+    plan_text = plan_summary.fitted("\n".join(lines))
+    _print_on_main(f"\n============= robomimic-ddp =============\n{plan_text}\n")
+
+
+def _print_on_main(text: str | None) -> None:
+    if text is not None and group.is_main():
+        print_clean(text)
+
+
+# Epochs and end
+
+
+def epochs(iterable: Iterable, model: Any) -> Iterator:
+    """Collective: iterates over the host's epochs in its place.
+
+    Before the first epoch the run begins (`_begin`); after every epoch the ranks prove that they
+    are still equal (`ddp.verify`), and save the run's state if it is due. A resumed run begins
+    after the last epoch that it finished. After the last one the run's record gets its outcome.
+    """
+    run = _run.current()
+    if run is None:
+        yield from iterable
+        return
+    weights.release(run.checkpoints)
+    run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
+    saver = StateSaver(run, model)
+    run.undo.callback(run.writer.close)
+    if group.is_main() and run.options.values.preset != "safe":
+        run.host_files = HostFiles(run.writer)
+    verifier, finished = _begin(run, model, saver)
+    try:
+        run.stopper.listen()
+        if run.options.values.debug:
+            nets = parallel.parallel_among(host_algo.named_modules(model))
+            nets = nets or list(host_algo.named_roots(model))
+            debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
+        for epoch in iterable:
+            if finished is not None and epoch <= finished:
+                continue
+            if verifier is not None:
+                verifier.epoch_begin(epoch)
+            yield epoch  # the host trains, validates, rolls out and saves
+            watchdog.reached(f"end of epoch {epoch}")
+            if verifier is not None:
+                verifier.before_buffers_are_made_equal(epoch)
+            if run.plan.several_ranks:
+                host_algo.make_buffers_equal(model)
+            if verifier is not None:
+                verifier.epoch_end(epoch)
+            saver.epoch_end(epoch)
+        saver.finish()
+    finally:
+        run.host_files = None
+        if verifier is not None:
+            verifier.stop()
+    proven = verify.NOT_PROVEN if verifier is None else verifier.proven
+    run.note_outcome(host_algo.steps(model), proven)

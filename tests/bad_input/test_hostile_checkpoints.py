@@ -1,0 +1,219 @@
+"""Checkpoints that would fill the memory, the stack or the time of what reads them: one error."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robomimic_ddp import cli
+from robomimic_ddp.checkpoint import file_check, state_file
+from robomimic_ddp.errors import CheckpointError
+
+pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
+
+
+class Calls:
+    """Unpickling this calls a function."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple:
+        return self.reduced
+
+
+def nest(kind: Callable, levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = kind(value)
+    return value
+
+
+def laughs() -> list:
+    value: list = [0]
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
+def itself() -> dict:
+    value: dict = {}
+    value["a"] = value
+    return value
+
+
+def sparse() -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1), (10**12,))
+
+
+def net(value: Any, **changes: Any) -> dict[str, Any]:
+    model = {"nets": {"policy.net.weight": value}}
+    return {"model": model, "algo_name": "bc", "config": "{}", **changes}
+
+
+TEXT = "a" * 10**6
+CONTENTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a tensor that repeats one number": (lambda: net(torch.ones(1).expand(10**12)), "bytes, and"),
+    "a tensor over itself": (
+        lambda: net(torch.ones(9999).as_strided((5000, 5000), (1, 1))),
+        "bytes, and the file",
+    ),
+    "a meta tensor": (lambda: net(torch.empty(10**12, device="meta")), "a meta tensor"),
+    "a sparse tensor": (lambda: net(sparse()), "a sparse tensor"),
+    "a compressed tensor": (lambda: net(torch.eye(3).to_sparse_csr()), "a sparse tensor"),
+    "a quantized tensor": (
+        lambda: net(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
+        "a quantized tensor",
+    ),
+    "1000 levels": (lambda: {"model": nest(lambda value: {"a": value}, 1000)}, "levels deep"),
+    "101 lists": (lambda: net(torch.ones(1), more=nest(lambda value: [value], 101)), "levels deep"),
+    "a set of deep tuples": (
+        lambda: net(torch.ones(1), more={nest(lambda value: (value,), 101)}),
+        "levels deep",
+    ),
+    "a dictionary in itself": (lambda: {"model": itself()}, "levels deep"),
+    "2**40 values": (lambda: net(laughs()), "values, in lists that it repeats"),
+    "2**40 values beside the nets": (lambda: net(torch.ones(1), more=laughs()), "that it repeats"),
+    "a list of a range": (lambda: net(Calls(list, (range(2**31),))), "copies more than|asks for"),
+    "a set of a range": (lambda: net(Calls(set, (range(2**31),))), "copies more than"),
+    "bytes of a length": (lambda: net(Calls(bytearray, (2**35,))), "copies more than"),
+    "a storage of a length": (
+        lambda: net(Calls(torch.UntypedStorage, (2**35,))),
+        "asks for UntypedStorage",
+    ),
+    "copies of one text": (
+        lambda: net([Calls(set, (TEXT,)) for _ in range(200)]),
+        "copies more than",
+    ),
+}
+
+
+def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
+    """Return the errors of `ckpt show`, `ckpt convert`, and a training that begins from `path`."""
+    errors = []
+    for words in (["show", "--keys", path], ["convert", path, "-o", path.with_name("out.pth")]):
+        assert cli.main(["ckpt", *map(str, words)]) == 1
+        errors.append(capsys.readouterr().err)
+        assert errors[-1].count("robomimic-ddp: ") == 1
+    with pytest.raises(CheckpointError) as caught:
+        file_check.check(path, "bc")
+    assert not path.with_name("out.pth").exists()
+    return [*errors, str(caught.value)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize(("content", "words"), CONTENTS.values(), ids=CONTENTS)
+def test_contents_without_bounds(
+    content: Callable, words: str, zipped: bool, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    path = tmp_path / "odd.pth"
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)  # of pickle while it writes
+    torch.save(content(), path, _use_new_zipfile_serialization=zipped)
+    sys.setrecursionlimit(limit)
+    for error in outcomes(path, capsys):
+        assert "odd.pth" in error
+        assert any(word in error for word in words.split("|")), error
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes], method: int) -> None:
+    """Save a small checkpoint at `path` whose archive has other records."""
+    torch.save(net(torch.zeros(4)), path)
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old:
+        with zipfile.ZipFile(path, "w", method) as new:
+            for name in old.namelist():
+                new.writestr(name, change(Path(name).name, old.read(name)))
+
+
+def gigabytes(path: Path) -> None:
+    """As 3 MB do for 3 GiB."""
+    count = struct.pack("<i", 2**24)
+
+    def change(name: str, content: bytes) -> bytes:
+        large = bytes(2**26) if name == "0" else content
+        return large.replace(b"K\x04", b"J" + count) if name == "data.pkl" else large
+
+    rewritten(path, change, zipfile.ZIP_DEFLATED)
+
+
+def compressed(path: Path) -> None:
+    """torch would map the compressed bytes as the numbers."""
+    rewritten(path, lambda name, content: content, zipfile.ZIP_DEFLATED)
+
+
+def behind_a_program(path: Path) -> None:
+    rewritten(path, lambda name, content: content, zipfile.ZIP_STORED)
+    path.write_bytes(b"PK\x03\x04" + bytes(60) + path.read_bytes())
+
+
+def several_disks(path: Path) -> None:
+    torch.save(net(torch.zeros(4)), path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<L", data, len(data) - 22 - 4, 9)
+    path.write_bytes(data)
+
+
+def deep_key(path: Path) -> None:
+    """A tuple of two million levels as a key: its hash overflows the stack of C."""
+    program = b"\x80\x02}N" + b"\x85" * 2_000_000 + b"Ns."
+    rewritten(path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED)
+
+
+ARCHIVES = {
+    gigabytes: "its archive is compressed",
+    compressed: "its archive is compressed",
+    behind_a_program: "before or behind its archive",
+    several_disks: "is no checkpoint of torch",
+    deep_key: "levels deep",
+}
+
+
+@pytest.mark.parametrize(("write", "words"), ARCHIVES.items(), ids=lambda value: str(value)[:20])
+def test_archives_that_torch_does_not_write(write, words, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "odd.pth"
+    write(path)
+    for error in outcomes(path, capsys):
+        assert words in error
+
+
+@pytest.mark.parametrize("write", ARCHIVES, ids=lambda value: value.__name__)
+def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
+    write(tmp_path / state_file.STATE)
+    with pytest.raises(CheckpointError, match="is damaged and cannot be used"):
+        state_file.read_file(tmp_path / state_file.STATE)
+
+
+MODELS = {
+    "no names": {"nets": [1, 2]},
+    "a number as a name": {"nets": {5: torch.zeros(1)}},
+    "a number as a tensor": {"nets": {"policy.net": 3}},
+    "a dictionary as a tensor": {"nets": {"policy.net": {"weight": torch.zeros(1)}}},
+    "a tensor as the average": {"nets": {}, "ema": torch.zeros(3)},
+}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_models_that_have_no_named_tensors(model: Any, tmp_path: Path, capsys) -> None:
+    torch.save({"model": model, "config": "{}"}, tmp_path / "odd.pth")
+    for words in (["show"], ["convert", "-o", str(tmp_path / "out.pth")]):
+        assert cli.main(["ckpt", *words[:1], str(tmp_path / "odd.pth"), *words[1:]]) == 1
+        assert "odd.pth: its model has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", ["[1]", '{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
+def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
+    odd = net(torch.zeros(1).to(torch.float8_e4m3fn), config=config, variable_state="epoch")
+    odd["model"][1] = 2
+    torch.save(odd, tmp_path / "odd.pth")
+    file_check.check(tmp_path / "odd.pth", "bc")
+    assert cli.main(["ckpt", "show", str(tmp_path / "odd.pth")]) == 0
+    assert "experiment None" in capsys.readouterr().out

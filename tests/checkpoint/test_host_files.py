@@ -1,0 +1,68 @@
+"""The host's last.pth and its backup, written while training continues."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from robomimic_ddp.checkpoint import HostFiles, Writer, weights
+from robomimic_ddp.errors import CheckpointError
+
+
+@pytest.fixture
+def files():
+    writer = Writer()
+    yield HostFiles(writer)
+    writer.close()
+
+
+def test_files_have_the_bytes_of_a_save_at_once(files, tmp_path):
+    weight = torch.ones(100)
+    content = {"model": {"nets": {"w": weight}, "again": weight[:3]}, "best": {"walk": 0.5}}
+    (tmp_path / "at_once").mkdir()
+    weights.save(content, tmp_path / "at_once" / "last.pth")
+    files.save(content, tmp_path / "last.pth")
+    files.copyfile(tmp_path / "last.pth", tmp_path / "last_bak.pth")
+    assert not (tmp_path / "last.pth").exists(), "the state of the moment comes first"
+    weight.zero_()
+    content["best"]["walk"] = 1.0
+    files.writer.flush()
+    expected = (tmp_path / "at_once" / "last.pth").read_bytes()
+    assert (tmp_path / "last.pth").read_bytes() == expected
+    assert (tmp_path / "last_bak.pth").read_bytes() == expected
+    assert not (tmp_path / "last.pth").samefile(tmp_path / "last_bak.pth"), "hosts copy over it"
+
+
+def test_a_copy_of_an_earlier_file_is_made_at_once(files, tmp_path):
+    files.save({"epoch": 1}, tmp_path / "last.pth")
+    files.writer.release()
+    best = files.copyfile(tmp_path / "last.pth", tmp_path / "best.pth")
+    assert torch.load(best) == {"epoch": 1}
+    with pytest.raises(shutil.SameFileError):
+        files.copyfile(best, best)
+
+
+def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files.save({"epoch": 1}, "last.pth")
+    monkeypatch.chdir("/")
+    files.writer.flush()
+    assert torch.load(tmp_path / "last.pth") == {"epoch": 1}
+
+
+def test_an_error_is_a_warning_and_raised_at_the_next_save(files, tmp_path, capsys):
+    place = tmp_path / "run"
+    files.save({"epoch": 1}, place / "last.pth")
+    files.copyfile(place / "last.pth", place / "last_bak.pth")
+    files.writer.flush()
+    warned = capsys.readouterr().err
+    assert warned.count("warning: checkpoint") == 1 and "last.pth could not be saved" in warned
+    place.mkdir()
+    with pytest.raises(CheckpointError, match=r"last\.pth could not be saved: .*No such file"):
+        files.save({"epoch": 2}, place / "last.pth")
+    files.save({"epoch": 3}, place / "last.pth")
+    files.writer.flush()
+    files.require_written()
+    assert torch.load(place / "last.pth") == {"epoch": 3}

@@ -1,0 +1,145 @@
+"""Mistakes on the command line of a training are shown before torch or TensorFlow is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.cli import COMMANDS
+from tests.hosts import ROOT, environment
+
+SLOW = ("torch", "tensorflow")
+TRAIN, TRAIN_RLDS = "robomimic.scripts.train", "robomimic.scripts.train_rlds"
+IMPORTED = "was imported"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(host, *words of Python)`: a process in which the import of a slow package ends it."""
+    for name in SLOW:
+        (tmp_path / "slow" / name).mkdir(parents=True)
+        text = f"import os\nos.write(2, b'{name} {IMPORTED}\\n')\nos._exit(3)\n"
+        (tmp_path / "slow" / name / "__init__.py").write_text(text)
+
+    def run(host, *words, **added):
+        folders = [tmp_path / "slow", *([host.folder] if host else []), ROOT]
+        path = os.pathsep.join(map(str, folders))
+        return subprocess.run(
+            [sys.executable, *map(str, words)],
+            env=environment(None, {"PYTHONPATH": path, **added}),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.fixture
+def started(start, host_copy, config_file):
+    """`started(module, *words, changes=...)`: a training with its config."""
+
+    def run(module, *words, changes=None, program=(), **added):
+        config = config_file("diffusion_policy", changes)
+        first = [f"load_from={config}"] if module != TRAIN else ["--config", config]
+        return start(host_copy, "-m", *program, module, *first, *words, **added)
+
+    return run
+
+
+MISTAKES = {
+    "option": (["ddp.lr_scalling=sqrt"], {}, "ddp.lr_scalling is not an option. Did you mean"),
+    "value": (["ddp.batch=globl"], {}, "ddp.batch='globl': expected per_rank | global"),
+    "option in the file": ([], {"ddp": {"acumulate": 2}}, "Did you mean ddp.accumulate?"),
+    "key in the file": ([], {"train": {"nm_epochs": 1}}, "closest valid key is train.num_epochs"),
+    "value in the file": ([], {"train": {"seed": -4}}, "train.seed=-4: expected a whole number"),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("words", "changes", "said"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS, "robomimic_ddp.train_rlds"])
+def test_a_mistake_is_shown_before_torch(module, words, changes, said, started):
+    done = started(module, *words, changes=changes)
+    assert done.returncode == 1 and said in done.stderr, done
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") < 3, done
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.nm_epochs=1"], "closest valid key is train.num_epochs"),
+        (["nonsense"], "argument 'nonsense' is not key=value"),
+        (["load_from=no.json"], "load_from=no.json: no such file"),
+        (["algo_name=no_such"], "none of this host's algorithms"),
+        (["resume=perhaps"], "resume='perhaps': expected true or false"),
+    ],
+)
+def test_the_dot_list_is_read_before_torch(words, said, started):
+    done = started(TRAIN_RLDS, *words)
+    assert done.returncode == 1 and said in done.stderr and IMPORTED not in done.stderr, done
+
+
+@pytest.mark.bad_input
+def test_the_flags_of_the_hosts_script_are_read_before_torch(started, start, host_copy):
+    done = start(host_copy, "-m", TRAIN, "--config", "no.json")
+    assert done.returncode == 1 and "--config no.json: no such file" in done.stderr, done
+    done = started(TRAIN, "train.num_epochs=5")
+    assert done.returncode == 1 and "takes the host's keys from --config alone" in done.stderr
+
+
+@pytest.mark.bad_input
+def test_a_wrong_variable_is_shown_before_torch(started):
+    for module in (TRAIN, TRAIN_RLDS):
+        done = started(module, ROBOMIMIC_DDP_COM="fp16")
+        assert "ROBOMIMIC_DDP_COM is not an option" in done.stderr, done
+        assert IMPORTED not in done.stderr
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("words", "changes", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_before_the_host_is_edited_in_memory(words, changes, said, started):
+    done = started(TRAIN, *words, changes=changes, program=["robomimic_ddp", "run"])
+    assert done.returncode == 1 and said in done.stderr, done
+    assert done.stderr.startswith("robomimic-ddp: ") and IMPORTED not in done.stderr
+
+
+@pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS])
+def test_without_a_mistake_the_training_begins(module, started):
+    done = started(module, "ddp.lr_scaling=sqrt")
+    assert (done.returncode, done.stderr) == (3, f"torch {IMPORTED}\n")
+
+
+@pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS])
+def test_help_is_the_scripts_own(module, started):
+    assert IMPORTED in started(TRAIN, "--help", "--nonsense").stderr
+    assert "usage: " in started(TRAIN_RLDS, "--help").stdout
+
+
+@pytest.mark.bad_input
+def test_one_rank_shows_it_and_torchrun_gets_it(started, tmp_path):
+    rank = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    shown = {}
+    for number in "01":
+        rank |= {"RANK": number, "LOCAL_RANK": number}
+        rank["TORCHELASTIC_ERROR_FILE"] = str(tmp_path / f"error{number}.json")
+        done = started(TRAIN, "ddp.batch=globl", **rank)
+        assert done.returncode == 1, done
+        shown[number] = done.stderr
+        record = json.loads(Path(rank["TORCHELASTIC_ERROR_FILE"]).read_text())
+        assert "ddp.batch='globl'" in record["message"]["message"]
+    assert shown["0"].startswith("error: ddp.batch='globl'") and shown["1"] == ""
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_commands_flags_are_read_before_torch(command, start):
+    done = start(None, "-m", "robomimic_ddp", command, "--nonsense")
+    assert done.returncode == 2 and "error: " in done.stderr and IMPORTED not in done.stderr, done

@@ -1,0 +1,36 @@
+"""Which diffusion policies an unedited robomimic would not build."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.config import net_sizes
+
+OWN = [256, 512, 1024]
+
+
+def shapes(sizes, prefix="policy.noise_pred_net."):
+    last = ".0.blocks.0.block.0.weight"
+    levels = [(f"{prefix}down_modules.{n}{last}", (size, 8, 5)) for n, size in enumerate(sizes)]
+    return [("policy.obs_encoder.weight", (3, 4)), *reversed(levels)]
+
+
+@pytest.mark.parametrize("prefix", ["", "policy.noise_pred_net.", "policy.noise_pred_net.module."])
+def test_a_net_of_the_configs_sizes_is_named(prefix):
+    note = net_sizes.note(shapes([128, 64], prefix), {"algo": {"unet": {"down_dims": [128, 64]}}})
+    assert "down_dims [128, 64]" in note and "edit unet_config only" in note
+
+
+@pytest.mark.parametrize(
+    ("sizes", "config"),
+    [
+        (OWN, {"algo": {"unet": {"down_dims": OWN}}}),
+        (OWN, {"algo": {"unet": {"down_dims": [128]}}}),
+        ([16, 32], {"algo": {"unet": {"down_dims": OWN}}}),
+        ([], {"algo": {"unet": {"down_dims": []}}}),
+        ([128], {}),
+        ([128], "no config"),
+    ],
+)
+def test_what_the_host_builds_by_itself_is_not(sizes, config):
+    assert net_sizes.note(shapes(sizes), config) is None

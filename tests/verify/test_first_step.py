@@ -1,0 +1,94 @@
+"""What of a first step is compared between ranks: its random numbers and its samples."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import _get_current_function_mode_stack
+
+from robomimic_ddp.verify.data_fingerprint import FirstBatch, TrainedBatches
+from robomimic_ddp.verify.drawn_numbers import DrawnNumbers
+
+
+class Scheduler:
+    def add_noise(self, samples, noise, timesteps):
+        return samples + noise
+
+
+def drawn(step, is_compiled=False):
+    """The draws of `step(algo)`, by name."""
+    algo, watched = SimpleNamespace(noise_scheduler=Scheduler()), DrawnNumbers()
+    watched.begin(algo, is_compiled)
+    step(algo)
+    watched.end()
+    torch.randn(16)
+    assert vars(algo.noise_scheduler) == {} and _get_current_function_mode_stack() == []
+    return {one.what.partition(" (")[0]: one.value for one in watched.draws}
+
+
+def noise(algo):
+    algo.noise_scheduler.add_noise(torch.zeros(16), torch.arange(16.0), 1)
+
+
+@pytest.mark.parametrize(
+    "step, names",
+    [
+        (lambda _: torch.randn(16), ["what torch's randn draws"]),
+        (lambda _: torch.zeros(16).normal_(), ["what torch's normal_ draws"]),
+        (lambda _: torch.distributions.Normal(0.0, 1.0).rsample((16,)), ["what torch's normal"]),
+        (noise, ["the noise of noise_scheduler.add_noise"]),
+        (lambda _: torch.randn(3), []),
+        (lambda _: torch.randint(0, 1, (64,)), []),
+        (lambda _: torch.randint(0, 100, (4,)), []),
+        (lambda _: torch.zeros(16) + 1, []),
+    ],
+)
+def test_numbers_that_tell_ranks_apart(step, names):
+    found = drawn(step)
+    assert len(found) == len(names)
+    assert all(name in one for name, one in zip(names, found))
+
+
+def test_beside_compiled_code_only_the_schedulers_noise_is_seen():
+    assert drawn(lambda _: torch.randn(16), is_compiled=True) == {}
+    assert len(drawn(noise, is_compiled=True)) == 1
+
+
+def first(index, actions=None):
+    seen = TrainedBatches()
+    seen.see({"index": torch.tensor(index), **({} if actions is None else {"actions": actions})})
+    return seen.first
+
+
+SHARE = SimpleNamespace(share_of_pass=np.arange(100, 40, -1))
+
+
+@pytest.mark.parametrize(
+    "index, wrong",
+    [
+        ([100, 99, 98, 97], None),
+        ([96, 95, 94, 93], None),  # the host has taken a batch before
+        ([100, 99, 7, 97], "sample 2 of the first batch has index 7"),
+        ([96, 95, 94, 94], "sample 3 of the first batch has index 94"),
+        ([0, 1, 2, 3], None),  # numbers of something else
+        ([100, 1, 2, 3], None),
+        ([100], None),
+    ],
+)
+def test_a_sample_that_the_loader_did_not_give(index, wrong):
+    complaints = first(index).complaints(SHARE)
+    assert len(complaints) == (wrong is not None)
+    assert wrong is None or complaints[0].startswith(wrong)
+    assert first(index).complaints(object()) == []
+
+
+def test_batches_that_could_agree_by_chance_are_not_compared():
+    (same,), (again,) = (first(list(range(10))).different() for _ in range(2))
+    assert same.value == again.value is not None
+    assert first(list(range(9))).different()[0].value is None
+    assert FirstBatch(None, torch.zeros(16, 3)).different()[0].value is None
+    assert FirstBatch(None, torch.randn(16, 3)).different()[0].value is not None
+    assert FirstBatch(None, None).different()[0].value is None
