@@ -25,6 +25,7 @@ _PI = np.float32(3.14159265359)
 _RADIUS = {"lanczos3": 3.0, "bilinear_antialias": 1.0}
 
 _kept = threading.local()
+_MOST_SIZES = 8
 
 Spans = tuple[np.ndarray, np.ndarray]
 """First input and weights of each output: int64 [N], float32 [N, taps], zeros after the last."""
@@ -97,13 +98,15 @@ def _scratch(shape: tuple[int, ...], target: tuple[int, int]) -> tuple[np.ndarra
     """What the compiled filter writes between its passes, kept for this thread: with new memory the
     system's clearing of pages would take longer than the filter.
     """
-    if getattr(_kept, "of", None) != (shape, target):
+    kept = _kept.__dict__
+    if (shape, target) not in kept:
         (height, width, colours), (high, wide) = shape, target
         lanes = (height, width * colours), (high, width * colours)
         turned = (width, colours * high), (wide, colours * high)
-        _kept.arrays = tuple(np.empty(of_one, np.float32) for of_one in (*lanes, *turned))
-        _kept.of = (shape, target)
-    return _kept.arrays
+        if len(kept) >= _MOST_SIZES:
+            kept.clear()
+        kept[shape, target] = tuple(np.empty(of_one, np.float32) for of_one in (*lanes, *turned))
+    return kept[shape, target]
 
 
 def filter_in_numpy(
