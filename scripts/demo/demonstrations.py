@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config import env
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 from scripts.write_rlds import write_dataset
 
@@ -120,7 +119,6 @@ def write_hdf5(out: Path, count: int, seed: int, height: int = 48, width: int = 
 
 
 if __name__ == "__main__":
-    env.quiet_tensorflow()
     destination = Path(sys.argv[1]).expanduser()
     write = write_hdf5 if destination.suffix == ".hdf5" else write_demo_dataset
     print(f"{sys.argv[2]} episodes are in {write(destination, int(sys.argv[2]), int(sys.argv[3]))}")

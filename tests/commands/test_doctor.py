@@ -46,7 +46,7 @@ def test_packages_that_hosts_need(monkeypatch):
     monkeypatch.setattr(software, "version", lambda name: None)
     level, text = worst(software.check_versions(context()))
     assert level == WARN and "Hosts need it" in text
-    assert worst(software.check_tensorflow(context()))[0] == OK
+    assert worst(software.check_rlds(context()))[0] == OK
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,14 @@ def test_torch(torch, level, words):
 @pytest.mark.parametrize(
     "answer, level, words",
     [
-        ({"gpus": 0, "version": "2.21.0"}, OK, "sees 0 GPU(s)"),
-        ({"error": "No module named 'tensorflow_datasets'"}, WARN, "'.[rlds]'"),
+        ({"version": "4.9.10", "resized": "numba"}, OK, "frames resized by numba"),
+        ({"version": "4.9.10", "resized": "numpy"}, WARN, "several times faster"),
+        ({"error": "No module named 'simplejpeg'"}, WARN, "'.[rlds]'"),
     ],
 )
-def test_tensorflow(answer, level, words, monkeypatch):
-    monkeypatch.setattr(software, "version", lambda name: "2.21.0")
-    found = worst(software.check_tensorflow(context(packages={"tensorflow": answer})))
+def test_rlds(answer, level, words, monkeypatch):
+    monkeypatch.setattr(software, "version", lambda name: "4.9.10")
+    found = worst(software.check_rlds(context(packages={"tensorflow_datasets": answer})))
     assert found[0] == level and words in found[1]
 
 

@@ -106,7 +106,7 @@ def test_windows_of_an_rlds_run(part, rank):
     leaving = plan.shuffle.leaving(0, plan.pieces.windows)
     arrays = [*plan.pieces.columns(), *leaving, plan.index(np.arange(plan.pieces.windows))]
     for taken in (0, 1, 9):
-        arrays += plan.block(plan.block_of(taken), taken).arrays()
+        arrays += vars(plan.block(plan.block_of(taken), taken)).values()
     assert (digest(plan.first_key, *arrays), plan.digest()[:12]) == RUN[part, rank]
 
 

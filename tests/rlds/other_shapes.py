@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
-
 LENGTHS = (6, 3, 9, 5, 7, 4, 8, 12)
 HEIGHT, WIDTH = 24, 32
 TASKS = ("put the cup down", "open the drawer", "put the cup down", "")
@@ -37,7 +35,7 @@ filters:
 
 def bridge_features() -> Any:
     """As bridge_dataset's, smaller."""
-    tfds = import_tensorflow_datasets()
+    import tensorflow_datasets as tfds
 
     image = tfds.features.Image(shape=(HEIGHT, WIDTH, 3), encoding_format="jpeg")
     return tfds.features.FeaturesDict(
@@ -87,7 +85,7 @@ def bridge_example(number: int) -> dict[str, Any]:
 
 def our_features() -> Any:
     """State 8 (position, quaternion x y z w, fingers), action in parts, text inside observation."""
-    tfds = import_tensorflow_datasets()
+    import tensorflow_datasets as tfds
 
     def vector(size: int) -> Any:
         return tfds.features.Tensor(shape=(size,), dtype=np.float64)
@@ -153,7 +151,7 @@ def picture(random: np.random.RandomState) -> np.ndarray:
 
 def write(folder: Path, name: str, features: Any, examples: list, per_file: int = 3) -> Path:
     """Writes the examples as `folder`/name/1.0.0 and returns that folder."""
-    tfds = import_tensorflow_datasets()
+    import tensorflow_datasets as tfds
 
     final = folder / name / "1.0.0"
     final.mkdir(parents=True)

@@ -112,7 +112,7 @@ def test_a_large_data_set_is_not_read_for_the_damaged_record(damaged, monkeypatc
     monkeypatch.setattr(diagnose, "SEARCH_SECONDS", -1.0)
     with pytest.raises(DataError, match="inspect-data --config FILE --cache NEW_FOLDER") as caught:
         list(make_loader(train, 3, 0, 1, 5))
-    assert "DataLossError" in str(caught.value)
+    assert "RecordError" in str(caught.value)
 
 
 @pytest.fixture

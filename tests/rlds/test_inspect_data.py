@@ -158,9 +158,8 @@ def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, caps
 
 
 def test_a_draft_without_actions_is_completed_by_hand(tmp_path, capsys):
-    from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
+    from tensorflow_datasets import features
 
-    features = import_tensorflow_datasets().features
     step = {
         "observation": {"joints": features.Tensor(shape=(7,), dtype=np.float64), "on": np.float64},
         "cmd": {"dpos": features.Tensor(shape=(3,), dtype=np.float64)},

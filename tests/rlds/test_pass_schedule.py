@@ -1,6 +1,6 @@
 """The schedule over passes and changes of ranks: nothing lost, nothing twice, any place reached.
 
-What tf.data does with the plans is done here with a dict for the store.
+What the engine does with the plans is done here with a dict for the store.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -54,8 +53,8 @@ def share_size(dataset, seed, number, rank, world):
 
 def plan_of(dataset, seed, number, rank, world):
     """What `rank` reads in pass `number` of a run that nothing changes."""
-    schedule = dataset.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
-    return dataset.part_plan(schedule, number, rank)
+    schedule = dataset.table.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
+    return dataset.table.part_plan(schedule, number, rank)
 
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):
@@ -92,32 +91,6 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
     assert [loader.batching.threads for loader in loaders] == [12, 4, 2]
-
-
-def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypatch):
-    """Whatever else happens to a window, a frame or a record happens in TensorFlow."""
-    import tensorflow as tf
-
-    calls = Counter()
-
-    def counted(make):
-        def made(function, *arguments, **more):
-            def called(*values):
-                calls[function.__name__] += 1
-                return function(*values)
-
-            return make(called, *arguments, **more)
-
-        return made
-
-    for name in ("numpy_function", "py_function"):
-        monkeypatch.setattr(tf, name, counted(getattr(tf, name)))
-    monkeypatch.setattr(tf.data.Dataset, "from_generator", None)
-    train, _ = load()
-    loader = make_loader(train, 4, 0, 1, 5)
-    assert len(stream(loader, 10)) == 40
-    # Both once for a pass of so few windows, some passes ahead.
-    assert set(calls) == {"blocks_of", "block"} and max(calls.values()) < 10, calls
 
 
 def test_digests_tell_ranks_and_passes_apart(load):
@@ -164,7 +137,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
         assert len(batches) == len(loader) and all(len(batch) == 4 for batch in batches[:-1])
         assert batches == [batch["index"].tolist() for batch in loader]  # the same every time
         mine = list(itertools.chain(*batches))
-        assert sorted(mine) == sorted(planned(valid.valid_plan(rank, 3, None))) != mine
+        assert sorted(mine) == sorted(planned(valid.table.valid_plan(rank, 3, None))) != mine
         seen.extend(mine)
     assert len(seen) == len(set(seen)) == len(valid)
     ends = np.cumsum(LENGTHS)
@@ -179,7 +152,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
 def test_validation_plans_are_exact_at_every_world_size(load, world):
     _, valid = load(experiment={"validate": True}, validation_fraction=0.4)
     for most in (None, 1, 5, len(valid) - 1, 10_000):
-        plans = [valid.valid_plan(rank, world, most) for rank in range(world)]
+        plans = [valid.table.valid_plan(rank, world, most) for rank in range(world)]
         seen = list(itertools.chain(*(planned(plan) for plan in plans)))
         wanted = len(valid) if most is None else min(most, len(valid))
         assert len(seen) == len(set(seen)) == wanted
@@ -200,7 +173,7 @@ def test_a_rank_may_have_no_validation_batch(load):
     _, valid = load(experiment={"validate": True}, validation_fraction=0.01)
     assert len(valid) < 60
     world = len(valid) + 1
-    sizes = [len(planned(valid.valid_plan(rank, world, None))) for rank in range(world)]
+    sizes = [len(planned(valid.table.valid_plan(rank, world, None))) for rank in range(world)]
     assert sum(sizes) == len(valid) and sizes.count(0) == 1
     loader = make_loader(valid, 4, sizes.index(0), world, 0)
     assert len(loader) == 0 and list(loader) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from robomimic_ddp import cli, files, terminal
 from robomimic_ddp.commands.prepare_data import job as job_module
@@ -16,17 +17,18 @@ from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import spec
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
 from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
+from tests.rlds.tensorflow_pixels import resized
 from tests.tiers import slow_but
 
-tf, tfds = import_tensorflow(), import_tensorflow_datasets()
+tf = import_tensorflow()
 SMALL = (12, 20)
 WRIST = "observation/wrist_image_left"
 KEPT = ("observation/exterior_image_1_left", "observation/exterior_image_2_left")
@@ -79,7 +81,7 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
     for before, after in zip(source, small):
         for name in [name.rpartition("/")[2] for name in (*KEPT, WRIST)]:
             old, new = (one["steps"]["observation"].pop(name) for one in (before, after))
-            pixels = [decode_one(tf.constant(data), (HEIGHT, WIDTH), size) for data in old]
+            pixels = [resized(tf.io.decode_jpeg(data, 3)[None], size)[0] for data in old]
             assert [tf.io.encode_jpeg(p, quality=95).numpy() for p in pixels] == list(new)
         tf.nest.map_structure(np.testing.assert_array_equal, before, after)
     assert [f.name for f in files_of(target(made))] == [f.name for f in files_of(stored.folder)]

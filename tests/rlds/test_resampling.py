@@ -1,15 +1,25 @@
-"""Resizing: pixels against TensorFlow's own filters."""
+"""Frames: pixels and bytes against TensorFlow's own."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, resize_frames
-from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
+from robomimic_ddp.data.rlds.pipeline import resize
+from robomimic_ddp.data.rlds.pipeline.images import (
+    PictureSize,
+    RecordError,
+    decode,
+    encode_jpeg,
+    resize_frames,
+)
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_set import made_up_episodes
+from tests.rlds.tensorflow_pixels import resized
 
 SIZES = [
     ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),
@@ -32,34 +42,72 @@ def pictures(height, width, each=3):
 
 @pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_pixels_are_tensorflows(name):
-    """To the last bit, and so is what `scripts.bench.data` compares with."""
-    tf = import_tensorflow()
-    method = name.partition("_")[0]
+    """To the last bit, compiled and in numpy."""
     for stored, target in SIZES:
-        frames = pictures(*stored, 1)
-        exact = tf.image.resize(frames, target, method, antialias=name != "bilinear").numpy()
-        wanted = np.clip(np.round(exact), 0, 255)
-        assert np.array_equal(plain_resize(tf.constant(frames), target, name), wanted)
-        found = resize_frames(frames, PictureSize(*target, name))
+        frames, size = pictures(*stored, 1), PictureSize(*target, name)
+        wanted = resized(frames, size)
+        found = resize_frames(frames, size)
         assert found.dtype == np.uint8 and found.shape == (3, *target, 3)
         assert np.array_equal(found, wanted), (stored, target)
 
 
-@pytest.mark.parametrize("name", IMAGE_FILTERS)
-def test_a_frame_is_resized_alike_everywhere(name):
-    """A batch is cut otherwise after a resume, and a policy in closed loop gets its pictures from
-    `resize_frames`.
-    """
+def test_without_numba_the_numbers_are_the_same(monkeypatch):
+    frames, size = pictures(90, 160, 1), PictureSize(64, 48)
+    compiled = resize_frames(frames, size)
+    monkeypatch.setattr(resize, "filtering", lambda: resize.filter_in_numpy)
+    assert np.array_equal(compiled, resize_frames(frames, size))
+
+
+def test_a_folder_where_no_compiled_code_can_be_written_is_no_error(tmp_path):
+    """The package is read-only, and so is the home folder."""
+    code = (
+        "from robomimic_ddp.data.rlds.pipeline import compiled, resize; import numba.core.caching\n"
+        "def no(*_): raise OSError('read-only')\n"
+        "numba.core.caching.FunctionCache.save_overload = no\n"
+        "numba.core.caching.FunctionCache.load_overload = lambda *_: None\n"
+        "assert resize.filtering() is not resize.filter_in_numpy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+
+
+ENCODERS = {
+    "jpeg": lambda tf, frame: tf.io.encode_jpeg(frame, quality=92),
+    "grey jpeg": lambda tf, frame: tf.io.encode_jpeg(frame[..., :1]),
+    "progressive jpeg": lambda tf, frame: tf.io.encode_jpeg(frame, progressive=True),
+    "jpeg with all colours": lambda tf, frame: tf.io.encode_jpeg(frame, chroma_downsampling=False),
+    "jpeg and more": lambda tf, frame: tf.io.encode_jpeg(frame) + b"more",
+    "png": lambda tf, frame: tf.io.encode_png(frame),
+    "grey png": lambda tf, frame: tf.io.encode_png(frame[..., :1]),
+    "png with alpha": lambda tf, frame: tf.io.encode_png(
+        np.concatenate([frame, frame[..., :1]], 2)
+    ),
+    "png of 16 bits": lambda tf, frame: tf.io.encode_png(frame.astype(np.uint16) * 257 + 3),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_frames_are_decoded_to_tensorflows_pixels(kind):
     tf = import_tensorflow()
-    frames, size = pictures(180, 320), PictureSize(128, 128, name)
-    encoded = [tf.io.encode_png(frame).numpy() for frame in frames]
-    decoded = tf.Variable(0, dtype=tf.int64)
+    for frame in pictures(61, 83, 1):
+        data = ENCODERS[kind](tf, frame).numpy()
+        wanted = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+        assert np.array_equal(decode(data, (61, 83)), wanted)
 
-    def batches(count):
-        pipeline = tf.data.Dataset.from_tensor_slices(encoded).batch(count)
-        made = pipeline.map(lambda batch: decode(batch, (180, 320), size, decoded))
-        return np.concatenate([batch.numpy() for batch in made])
 
-    together = batches(len(frames))
-    assert np.array_equal(together, batches(2))
-    assert np.array_equal(together, resize_frames(frames, size))
+@pytest.mark.parametrize("quality", [50, 95])
+def test_frames_are_encoded_to_tensorflows_bytes(quality):
+    tf = import_tensorflow()
+    for frame in pictures(61, 83, 1):
+        wanted = tf.io.encode_jpeg(frame, format="rgb", quality=quality).numpy()
+        assert encode_jpeg(frame, quality) == wanted
+
+
+@pytest.mark.bad_input
+def test_what_is_no_frame_of_the_size_is_refused():
+    (data, *_) = (encode_jpeg(frame, 90) for frame in pictures(61, 83, 1))
+    for damaged in (data[: len(data) // 2], data[:-2], b"", b"no picture", data[3:]):
+        with pytest.raises(RecordError):
+            decode(damaged)
+    with pytest.raises(RecordError, match="61x83 pixels, not the 61x84"):
+        decode(data, (61, 84))

@@ -8,7 +8,7 @@ import pytest
 from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.schema.filters import require_patterns
+from robomimic_ddp.data.rlds.schema.filters import passes
 from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 from tests.rlds import other_shapes
@@ -201,12 +201,23 @@ def test_a_wrong_schema_is_one_clear_error(text, parts, tmp_path):
     assert all(part in str(caught.value) for part in (*parts, "wrong.yaml")), caught.value
 
 
-@pytest.mark.bad_input
-def test_a_pattern_that_only_python_knows_is_no_damage():
-    for pattern in ("(?!failed).*", r"(a)\1"):
-        with pytest.raises(ConfigError, match="look-ahead"):
-            require_patterns([None, Filter("x", "matches", pattern)])
-    require_patterns([Filter("x", "matches", "(?i)left.*"), Filter("x", "contains", "(")])
+@pytest.mark.parametrize(
+    ("test", "value", "passing", "failing"),
+    [
+        ("equals", "left", b"left", b"left "),
+        ("equals", 1, np.int64(1), np.int64(2)),
+        ("equals", True, np.bool_(True), np.bool_(False)),
+        ("contains", "(", b"a (b", b"a b"),
+        ("matches", "(?i)left.*", b"LEFT arm", b"the left"),
+        ("matches", "(?!failed).*", b"done", b"failed"),
+    ],
+)
+def test_an_episode_passes_by_its_last_step(test, value, passing, failing):
+    one = Filter("x", test, value)
+    assert passes(one, {"x": [failing, passing]}) and not passes(one, {"x": [passing, failing]})
+    assert not passes(one, {"x": []})
+    one = Filter("episode:x", test, value)
+    assert passes(one, {"episode:x": passing}) and not passes(one, {"episode:x": failing})
 
 
 @pytest.mark.bad_input

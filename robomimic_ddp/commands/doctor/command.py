@@ -18,7 +18,7 @@ from robomimic_ddp.terminal import print_clean, whole_number, width, wrapped
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_versions,
     software.check_torch,
-    software.check_tensorflow,
+    software.check_rlds,
     machine.check_gpus,
     machine.check_shared_memory,
     machine.check_cores,
@@ -27,7 +27,7 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_host,
     round_trip.check_ranks,
 )
-PROBED = ("torch", "torchvision", "diffusers", "tensorflow")
+PROBED = ("torch", "torchvision", "diffusers", "tensorflow_datasets")
 _INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 

@@ -66,17 +66,21 @@ def _torchvision() -> dict[str, Any]:
     return {"version": torchvision.__version__}
 
 
-def _tensorflow() -> dict[str, Any]:
-    """Imports it as a rank that reads RLDS data does."""
-    from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+def _tensorflow_datasets() -> dict[str, Any]:
+    """Imports what a rank that reads RLDS data does."""
+    from robomimic_ddp.data.rlds.pipeline.images import require_libraries
+    from robomimic_ddp.data.rlds.pipeline.resize import filter_in_numpy, filtering
 
-    import_tensorflow_datasets()
-    tensorflow = import_tensorflow()
-    gpus = tensorflow.config.get_visible_devices("GPU")
-    return {"version": tensorflow.__version__, "gpus": len(gpus)}
+    version = require_libraries().__version__
+    resized = "numpy" if filtering() is filter_in_numpy else "numba"
+    return {"version": version, "resized": resized}
 
 
-_PROBES = {"torch": _torch, "torchvision": _torchvision, "tensorflow": _tensorflow}
+_PROBES = {
+    "torch": _torch,
+    "torchvision": _torchvision,
+    "tensorflow_datasets": _tensorflow_datasets,
+}
 
 if __name__ == "__main__":
     try:

@@ -70,16 +70,17 @@ def check_torch(context: Context) -> Iterator[Finding]:
         yield _broken("torchvision", error, remedy)
 
 
-def check_tensorflow(context: Context) -> Iterator[Finding]:
-    tensorflow = context.probed["tensorflow"]
-    if version("tensorflow") is None and version("tensorflow-cpu") is None:
-        yield ok(f"not installed. Only RLDS data needs it: {WITH_RLDS}")
-    elif "error" in tensorflow:
-        remedy = f"RLDS data is read with it: {WITH_RLDS}"
-        yield warn(f"it cannot be used: {tensorflow['error']}", remedy)
+def check_rlds(context: Context) -> Iterator[Finding]:
+    libraries = context.probed["tensorflow_datasets"]
+    if version("tensorflow-datasets") is None:
+        yield ok(f"its libraries are not installed. RLDS data needs {WITH_RLDS}")
+    elif "error" in libraries:
+        yield warn(f"it cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
     else:
-        gpus = tensorflow["gpus"]
-        yield ok(f"TensorFlow {tensorflow['version']} reads, and sees {gpus} GPU(s)")
+        resized = libraries["resized"]
+        message = f"tensorflow-datasets {libraries['version']}, frames resized by {resized}"
+        remedy = f"numba resizes several times faster: {WITH_RLDS}."
+        yield judge(resized == "numba", message, remedy)
 
 
 def check_host(_: Context) -> Iterator[Finding]:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
-from robomimic_ddp.data.rlds.index.records import episode_parser, offsets_of, rows_of
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
+from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.pipeline.images import decode
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
     is_number,
     is_picture,
 )
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 SHEET_EPISODES, SHEET_FRAMES = 3, 6
@@ -66,7 +67,7 @@ def read(source: Source, most: int) -> list[Episode]:
     pictures, words, steps = source.cameras, language(source), source.steps
     names = [*([words] if words else []), *pictures]
     names = names or [min(steps, key=lambda name: None in steps[name].shape)]
-    parse = episode_parser(source.features, names)
+    parse = EpisodeParser(source.features, names)
     numbers, count = _chosen(source, most)
     files = [source.files[number] for number in numbers]
     places = [
@@ -99,15 +100,8 @@ def _chosen(source: Source, most: int) -> tuple[Sequence[int], int | None]:
 
 
 def _frames(episode: Mapping[str, Any], pictures: list[str], length: int) -> dict[str, list]:
-    decode = import_tensorflow().io.decode_image
     steps = sorted({(length - 1) * n // (SHEET_FRAMES - 1) for n in range(SHEET_FRAMES)})
-    return {
-        name: [
-            (step, decode(episode[name][step], 3, expand_animations=False).numpy())
-            for step in steps
-        ]
-        for name in pictures
-    }
+    return {name: [(step, decode(episode[name][step])) for step in steps] for name in pictures}
 
 
 def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -58,7 +58,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     Under torchrun, or in a Slurm array, each task has its files. Tasks exchange nothing. Raises
     DataError, ConfigError, UsageError, WriteError.
     """
-    env.quiet_tensorflow()
     launch = env.read_launch_env()
     task, tasks = env.task_of_job(launch)
     say_once = say if launch.rank == 0 else lambda *_: None

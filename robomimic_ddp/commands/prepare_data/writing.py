@@ -6,21 +6,26 @@ An episode is a tf.train.Example: only its images are replaced, all else stays a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from robomimic_ddp.commands.prepare_data.job import Job, RecordFile
 from robomimic_ddp.data.rlds.index.build import describer
+from robomimic_ddp.data.rlds.index.example import EpisodeParser, parsed_example
+from robomimic_ddp.data.rlds.index.record_writer import record_writer
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
-    episode_parser,
     offsets_of,
     rows_of,
 )
-from robomimic_ddp.data.rlds.pipeline.images import decode_one
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
+from robomimic_ddp.data.rlds.pipeline.images import (
+    RecordError,
+    decode,
+    decode_resized,
+    encode_jpeg,
+)
 
 _HIGHEST_PSNR = 99.0
 """In dB, for an image whose pixels are equal."""
@@ -66,7 +71,7 @@ def _write(
 ) -> None:
     """Write one file from its `rows`, and note it with its rows of the index."""
     written, read, psnr, described = 0, set(), [], []
-    with _record_writer(job.work / file.path.name) as put:
+    with record_writer(job.work / file.path.name) as put:
         for _, offset, size, raw, images, errors, in_index in rows:
             data = _rewritten(raw, dict(zip(job.changed, images)), job.dropped)
             put(data)
@@ -81,56 +86,42 @@ def _write(
     job.finish(file, note, described)
 
 
-def _preparer(job: Job, names: Sequence[str]) -> Callable[[Any], tuple]:
-    """Return a graph function: a serialized episode -> the same, the new images of each of
-    `job.changed`, string [T], the PSNR of the first of each in dB, and the row of `describer`,
-    empty without `job.fields`. names: the step features read.
+def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
+    """Return a function: a serialized episode -> the same, the new images of each of `job.changed`,
+    [T], the PSNR of the first of each in dB, and the row of `describer`, empty without
+    `job.fields`. names: the step features read.
     """
-    tf = import_tensorflow()
     describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
-    parse = episode_parser(job.source.features, names)
+    parse = EpisodeParser(job.source.features, names)
 
-    def encode(images: Any, stored: tuple[int | None, ...]) -> Any:
-        return tf.map_fn(
-            lambda data: _encode(job, decode_one(data, stored, job.size)),
-            images,
-            fn_output_signature=tf.TensorSpec([], tf.string),
-            parallel_iterations=1,  # episodes are made in parallel
-        )
-
-    def compare(stored: tuple[int | None, ...], before: Any, after: Any) -> Any:
-        frame = decode_one(before, stored, job.size)
-        again = tf.io.decode_jpeg(after, channels=3)
-        return tf.minimum(tf.image.psnr(frame, again, 255), _HIGHEST_PSNR)
-
-    def prepare(raw: Any) -> tuple:
+    def prepare(raw: bytes) -> tuple:
         episode = parse(raw)
-        lengths = tf.stack([tf.shape(episode[name])[0] for name in names])
-        tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
-        images, errors = [], [tf.zeros([0])]
+        lengths = {len(episode[name]) for name in names}
+        if len(lengths) > 1:
+            raise RecordError("numbers of steps differ")
+        images, errors = [], []
         for name in job.changed:
-            stored = job.stored[name]
-            images.append(encode(episode[name], stored))
-            errors.append(
-                tf.map_fn(
-                    lambda pair, stored=stored: compare(stored, *pair),
-                    (episode[name][:1], images[-1][:1]),
-                    fn_output_signature=tf.float32,
-                )
-            )
-        return raw, tuple(images), tf.concat(errors, 0), describe(raw)
+            encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
+            for data in episode[name]:
+                decode_resized(data, job.stored[name], job.size, frame)
+                encoded.append(encode_jpeg(frame, job.quality))
+                if len(encoded) == 1:
+                    errors.append(_psnr(frame, decode(encoded[0])))
+            images.append(encoded)
+        return raw, images, errors, describe(raw)
 
     return prepare
 
 
-def _encode(job: Job, frame: Any) -> Any:
-    """TensorFlow: uint8 [height, width, 3] -> JPEG."""
-    return import_tensorflow().io.encode_jpeg(frame, format="rgb", quality=job.quality)
+def _psnr(frame: np.ndarray, other: np.ndarray) -> float:
+    """Peak signal to noise ratio in dB, at most _HIGHEST_PSNR."""
+    error = np.mean((frame.astype(np.float32) - other.astype(np.float32)) ** 2)
+    return min(float(10 * np.log10(255**2 / max(error, 1e-9))), _HIGHEST_PSNR)
 
 
 def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Sequence[str]) -> bytes:
     """Return the record with other `images` of some step features, and without those `dropped`."""
-    example = import_tensorflow().train.Example.FromString(raw)
+    example = parsed_example(raw)
     features = example.features.feature
     for name, frames in images.items():
         features[f"steps/{name}"].bytes_list.value[:] = frames
@@ -138,20 +129,6 @@ def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Seque
         if f"steps/{name}" in features:
             del features[f"steps/{name}"]
     return example.SerializeToString(deterministic=True)  # a file written again has the same bytes
-
-
-@contextmanager
-def _record_writer(target: Any) -> Iterator[Callable[[bytes], Any]]:
-    """For the block: a function that takes records for the TFRecord file `target`, which appears at
-    its end. After an exception it is as before. Raises WriteError.
-    """
-    tf = import_tensorflow()
-    with must_be_written(target), atomic_open(target, "wb") as file:
-        try:
-            with tf.io.TFRecordWriter(str(file.name)) as writer:
-                yield writer.write
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
 
 
 def _features_read(job: Job) -> list[str]:

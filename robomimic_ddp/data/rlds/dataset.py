@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,17 @@ import numpy as np
 
 from robomimic_ddp.data.language.embeddings import Embeddings
 from robomimic_ddp.data.rlds.index import normalization, prepared
-from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_read
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
+from robomimic_ddp.data.rlds.index.records import step_features_read
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
-from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
-from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
-from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
+from robomimic_ddp.data.rlds.order.windows import WindowShape, windows_per_pass
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
 from robomimic_ddp.data.rlds.schema.features import flat_features
 from robomimic_ddp.data.rlds.schema.fields import Fields
+from robomimic_ddp.data.rlds.window_table import WindowTable
 
 
 @dataclass(frozen=True)
@@ -72,15 +69,17 @@ class RLDSDataset:
         every_count = shape.count(index.length)
         self._every_end = np.cumsum(every_count)
         self._begin = self._every_end - every_count
-        self._base = self._begin[rows]
         self.windows_of_all = int(every_count.sum())
         """Windows of all episodes, used or not: one more than the largest `index`."""
-        self._counts = every_count[rows]
-        self._taken = windows_per_pass(self._counts, options.subsample_length)
+        counts = every_count[rows]
+        taken = windows_per_pass(counts, options.subsample_length)
+        self.table = WindowTable(
+            index.file[rows], index.offset[rows], counts, taken, self._begin[rows]
+        )
 
     def __len__(self) -> int:
         """Windows in a pass."""
-        return int(self._taken.sum())
+        return int(self.table.taken.sum())
 
     @property
     def name(self) -> str:
@@ -170,7 +169,7 @@ class RLDSDataset:
         )
         return WindowSettings(
             tuple(str(path) for path in self.source.files),
-            episode_parser(self.source.features, names),
+            EpisodeParser(self.source.features, names),
             self.fields,
             self.shape,
             self.size,
@@ -179,64 +178,3 @@ class RLDSDataset:
             offset,
             limit,
         )
-
-    def schedule(
-        self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
-    ) -> PassSchedule:
-        """See `PassSchedule.over`."""
-        table = self.index.file[self.rows], self._taken
-        return PassSchedule.over(*table, seed, first_pass, segments)
-
-    def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
-        """What `rank` reads in `part` of `schedule`: a pure function of that and the index."""
-        share = schedule.share(part, rank)
-        return self._plan(share.pieces, self._taken, share.shuffle, schedule.seed, share.before)
-
-    def valid_plan(
-        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
-    ) -> PassPlan:
-        """The rank's part of all windows in file order, or of `most_windows` spread evenly over the
-        episodes; shuffled by a buffer of `buffer` windows.
-        """
-        ends, total = np.cumsum(self._counts), int(self._counts.sum())
-        wanted = total if most_windows is None else min(most_windows, total)
-        taken = ends * wanted // total - (ends - self._counts) * wanted // total
-        row = partition.whole_row(taken, np.arange(len(self.rows)), 0)
-        pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
-        buffer = max(1, min(buffer, pieces.windows))
-        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
-
-    def _plan(
-        self,
-        pieces: partition.Pieces,
-        taken: np.ndarray,
-        shuffle: Shuffle,
-        seed: int | None,
-        first_key: int,
-    ) -> PassPlan:
-        chosen, rows = pieces.episode, self.rows[pieces.episode]
-        pick = self._counts[chosen] // 2  # the middle of each stretch of windows
-        for number in np.unique(pieces.number) if seed is not None else ():
-            of_pass = pieces.number == number
-            pick[of_pass] = pick_offsets(self._counts, seed, int(number))[chosen[of_pass]]
-        return PassPlan(
-            pieces,
-            self.index.file[rows],
-            self.index.offset[rows],
-            taken[chosen],
-            self._counts[chosen],
-            pick,
-            self._base[chosen],
-            shuffle,
-            first_key,
-        )
-
-    @cached_property
-    def digest(self) -> str:
-        """Hex digest of the table of windows that saved positions refer to."""
-        total = hashlib.blake2b(digest_size=8)
-        for column in (self.index.file, self.index.offset):
-            total.update(np.asarray(column[self.rows], np.int64).tobytes())
-        for column in (self._counts, self._taken):
-            total.update(np.asarray(column, np.int64).tobytes())
-        return total.hexdigest()

@@ -1,4 +1,6 @@
-"""Imports TensorFlow for the CPU only, without log messages, with few threads."""
+"""Imports TensorFlow, for hosts with another RLDS pipeline: for the CPU only, without log
+messages, with few threads. Our loader needs none.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import lru_cache, wraps
+from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import DataError
@@ -22,8 +24,6 @@ _STDERR = 2
 _STARTUP_LINE = re.compile(
     rb"[IW]\d{4} |WARNING: All log messages before absl|To enable the follow"
 )
-Function = TypeVar("Function", bound=Callable[..., Any])
-_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
 @lru_cache(maxsize=1)
@@ -37,7 +37,8 @@ def import_tensorflow() -> Any:
             import tensorflow as tf
     except ImportError as error:
         raise DataError(
-            f"RLDS data is read with TensorFlow, which cannot be imported: {error}. {_INSTALL}"
+            f"the host's own RLDS pipeline needs TensorFlow, which cannot be imported: {error}. "
+            "Install the host's requirements."
         ) from error
     try:
         tf.config.set_visible_devices([], "GPU")
@@ -47,7 +48,6 @@ def import_tensorflow() -> Any:
             "Import robomimic_ddp before code that runs TensorFlow, or hide GPUs from that code."
         ) from error
     with suppress(RuntimeError):  # TensorFlow has already started: its pools cannot change
-        # The pipelines have private thread pools, sized by the ranks of the node.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
     # Graph-building chatter is not for users; errors come as exceptions.
@@ -74,19 +74,6 @@ def without_startup_lines() -> Iterator[None]:
             for line in file:
                 if not _STARTUP_LINE.match(line):
                     os.write(_STDERR, line)
-
-
-def traced_as_written(function: Function) -> Function:
-    """Disables AutoGraph for the functions that `function` passes to tf.data: they have no control
-    flow on tensors, and converting them takes longer than tracing them.
-    """
-
-    @wraps(function)
-    def untouched(*arguments: Any, **options: Any) -> Any:
-        tf = import_tensorflow()
-        return tf.autograph.experimental.do_not_convert(function)(*arguments, **options)
-
-    return untouched  # type: ignore[return-value]
 
 
 def import_triton_first() -> None:
@@ -123,16 +110,3 @@ class _AfterTriton(SourceFileLoader):
         import_triton_first()
         with without_startup_lines() if env.tensorflow_is_quiet() else nullcontext():
             super().exec_module(module)
-
-
-@lru_cache(maxsize=1)
-def import_tensorflow_datasets() -> Any:
-    """The `tensorflow_datasets` module, imported after TensorFlow. Raises DataError."""
-    import_tensorflow()
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise DataError(
-            f"RLDS data needs tensorflow-datasets, which cannot be imported: {error}. {_INSTALL}"
-        ) from error
-    return tfds

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
-    episode_parser,
     offsets_of,
     record_offsets,
     rows_of,
@@ -27,7 +27,6 @@ from robomimic_ddp.data.rlds.index.statistics import (
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import passes
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 
@@ -150,29 +149,23 @@ def _require_finite(index: Index, source: Source) -> None:
             )
 
 
-def describer(source: Source, fields: Fields) -> Callable[[Any], tuple]:
-    """A graph function: a serialized episode -> its row of the index, without file and offset."""
-    tf = import_tensorflow()
+def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
+    """A function: a serialized episode -> its row of the index, without file and offset."""
     names = {*step_features_read(fields, False), *fields.judged}
-    parse = episode_parser(source.features, sorted(names))
+    parse = EpisodeParser(source.features, sorted(names))
 
-    def describe(serialized: Any) -> tuple:
+    def describe(serialized: bytes) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
-        length = tf.shape(actions)[0]
-        states = [
-            tf.reshape(part_values(episode, part), [length, part.size])
-            for part in fields.low_dim.values()
-        ]
-        state = tf.concat(states, -1) if states else tf.zeros([length, 0])
-        labelled, texts = tf.constant(False), tf.constant("")
+        length = len(actions)
+        states = [part_values(episode, part) for part in fields.low_dim.values()]
+        state = np.concatenate(states, -1) if states else np.zeros((length, 0), np.float32)
+        labelled, texts = False, b""
         if fields.language:
-            labelled = tf.reduce_any(tf.strings.length(episode[fields.language]) > 0)
-            different = tf.unique(episode[fields.language]).y
-            texts = tf.strings.reduce_join(different, separator=TEXT_END)
-        success = passes(fields.success, episode) if fields.success else tf.constant(True)
-        passed = [passes(one, episode) for one in fields.filters]
-        passed = tf.stack(passed) if passed else tf.zeros([0], tf.bool)
+            labelled = any(episode[fields.language])
+            texts = TEXT_END.join(dict.fromkeys(episode[fields.language]))
+        success = passes(fields.success, episode) if fields.success else True
+        passed = np.array([passes(one, episode) for one in fields.filters], bool)
         known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 

@@ -32,7 +32,6 @@ from robomimic_ddp.data.rlds.index.source import NAME, Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
-from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.distributed import group
 from robomimic_ddp.terminal import print_clean
 
@@ -71,11 +70,9 @@ def load_index(
 
     Each rank reads its share of the files, and waits for the others without ddp.timeout. Several
     jobs may do this at once: each writes a temporary file and renames it. What a stopped job had
-    read is kept beside it in parts, and not read again. Raises ConfigError for a
-    filter that TensorFlow cannot apply, and the DataError of the first rank that has one on every
-    rank. With `skip_corrupt` the main rank reports what is left out.
+    read is kept beside it in parts, and not read again. Raises the DataError of the first rank that
+    has one on every rank. With `skip_corrupt` the main rank reports what is left out.
     """
-    require_patterns([*fields.filters, fields.success])
 
     def cached() -> tuple[str, Index | None] | None:
         return _cached(source, fields, cache, skip_corrupt) if group.is_main() else None

@@ -1,39 +1,64 @@
-"""Reads records by byte offset, and parses the needed features of an episode. Decodes no image."""
+"""Reads TFRecord files: records by byte offset, with their checksums."""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from robomimic_ddp import files
-from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_picture
-from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields
-from robomimic_ddp.data.rlds.tf_import import (
-    import_tensorflow,
-    import_tensorflow_datasets,
-    traced_as_written,
-)
+from robomimic_ddp.data.rlds.index.example import EpisodeParser
+from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
+from robomimic_ddp.data.rlds.schema.features import flat_features, is_picture
+from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.errors import DataError
 
 FRAMING_BYTES = 16
 """TFRecord adds to each record its length (8), a checksum of that (4) and of the data (4)."""
-READ_BUFFER_BYTES = 262_144
+_HEAD_BYTES, _SUM_BYTES = 12, 4
+_MASK_DELTA = 0xA282EAD8
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def raw_records(file: Any, offset: Any) -> Any:
-    """tf.data of the serialized episodes of `file` (string) from byte `offset` (int64) on."""
-    tf = import_tensorflow()
-    # tf.data.TFRecordDataset has no offset.
-    variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=tf.reshape(file, [1]),
-        compression_type="",
-        buffer_size=READ_BUFFER_BYTES,
-        byte_offsets=tf.reshape(offset, [1]),
-    )
-    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+def masked_checksum(data: bytes) -> bytes:
+    """CRC-32C as TFRecord stores it."""
+    import google_crc32c
+
+    crc = google_crc32c.value(data)
+    return (((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF).to_bytes(_SUM_BYTES, "little")
+
+
+def read_record(file: Any, offset: int) -> bytes:
+    """The record at byte `offset`. Raises RecordError for one that is damaged, cut off or missing,
+    and for a file that cannot be read.
+    """
+    try:
+        with files.opened(file) as data:
+            data.seek(offset)
+            head = _read(data, _HEAD_BYTES)
+            length = int.from_bytes(head[:8], "little")
+            if len(head) < _HEAD_BYTES or masked_checksum(head[:8]) != head[8:]:
+                raise RecordError(f"its length at byte {offset} is damaged or cut off")
+            record, stored = _read(data, length), _read(data, _SUM_BYTES)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise RecordError(f"{file} cannot be read: {error}") from error
+    if len(stored) < _SUM_BYTES:
+        raise RecordError(f"it is cut off: {len(record)} of {length} bytes are there")
+    if masked_checksum(record) != stored:
+        raise RecordError(f"its checksum at byte {offset} is wrong")
+    return record
+
+
+def _read(data: Any, count: int) -> bytes:
+    """`count` bytes of an unbuffered file, or all that are left."""
+    parts = [data.read(count)]
+    while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
+        parts.append(data.read(count - sum(map(len, parts))))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:
@@ -45,38 +70,46 @@ def step_features_read(fields: Fields, with_images: bool) -> list[str]:
     return sorted({*names, *(fields.images.values() if with_images else ())})
 
 
-def episode_parser(features: Any, names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
-    """A graph function: serialized episode -> {step feature: [T, ...]}. Names with the prefix
-    `OF_EPISODE` are scalar features of the episode. Images are strings [T], scalars [T].
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], pool: ThreadPoolExecutor, most: int
+) -> Iterator[Future[Result]]:
+    """Yield a future of `function` of each of `items`, in order; `most` are computed ahead."""
+    left = iter(items)
+    coming = deque(pool.submit(function, item) for item in itertools.islice(left, most))
+    while coming:
+        yield coming.popleft()
+        coming += (pool.submit(function, item) for item in itertools.islice(left, 1))
+
+
+def read_records(
+    files: Sequence[Path],
+    places: Sequence[tuple[int, int]],
+    make: Callable[[bytes], tuple],
+    threads: int,
+    skip: bool,
+) -> Iterator[tuple]:
+    """Yield a row for each of `places`, in order: number of the file, byte offset, bytes of the
+    record, and what `make` returns for its serialized episode. `threads` records are read and made
+    at once. Raises RecordError; with `skip` those that fail are left out.
     """
-    tfds = import_tensorflow_datasets()
-    steps = flat_features(features["steps"].feature)
-    of_episode = [name[len(OF_EPISODE) :] for name in names if name.startswith(OF_EPISODE)]
-    of_steps = [name for name in names if not name.startswith(OF_EPISODE)]
-    whole = episode_features(features)
-    wanted: dict[str, Any] = _nested({name: whole[name] for name in of_episode})
-    wanted["steps"] = tfds.features.Dataset(_nested({name: steps[name] for name in of_steps}))
-    subset = tfds.features.FeaturesDict(wanted)
 
-    def parse(serialized: Any) -> dict[str, Any]:
-        decoders = {"steps": tfds.decode.SkipDecoding()}
-        episode = subset.deserialize_example(serialized, decoders=decoders)
-        flat = flat_features(episode.pop("steps"))
-        flat.update((OF_EPISODE + name, value) for name, value in flat_features(episode).items())
-        return flat
+    def row(place: tuple[int, int]) -> tuple:
+        number, offset = place
+        record = read_record(files[number], offset)
+        return number, offset, len(record), *make(record)
 
-    return parse
-
-
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, feature in flat.items():
-        *folders, leaf = name.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[leaf] = feature
-    return tree
+    pool = ThreadPoolExecutor(threads, "rlds-records")
+    try:
+        for future in in_order(row, places, pool, 2 * threads):
+            try:
+                made = future.result()
+            except RecordError:
+                if skip:
+                    continue
+                raise
+            yield made
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _first_fault(
@@ -85,48 +118,17 @@ def _first_fault(
     """Return a text on the first record with a wrong checksum, or with a `fault_of` its step
     features `names`; else None.
     """
-    tf = import_tensorflow()
     for file in files:
         number = -1
         try:
-            for number, record in enumerate(tf.data.TFRecordDataset(str(file))):
+            for number, offset in enumerate(record_offsets(file)):
+                record = read_record(file, offset)
                 fault = fault_of(record, features, names) if names else None
                 if fault is not None:
                     return f"{file}: episode {number}{fault}"
-        except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0]
-            return f"{file}: record {number + 1} is damaged or cut off ({reason})"
+        except (RecordError, DataError) as error:
+            return f"{file}: record {max(number, 0)} is damaged or cut off ({_first_line(error)})"
     return None
-
-
-@traced_as_written
-def read_records(
-    files: Sequence[Path],
-    places: Sequence[tuple[int, int]],
-    make: Callable[[Any], tuple],
-    threads: int,
-    skip: bool,
-) -> Any:
-    """Return tf.data of a row for each of `places`, in order: number of the file, byte offset,
-    bytes of the record, and what the graph function `make` returns for its serialized episode.
-    `threads` records are read and made at once; with `skip` those that fail are left out.
-    """
-    tf = import_tensorflow()
-    names = tf.constant([str(file) for file in files], tf.string)
-
-    def row(number: Any, offset: Any) -> tuple:
-        raw = raw_records(names[number], offset).take(1).get_single_element()
-        return number, offset, tf.strings.length(raw), *make(raw)
-
-    numbers, offsets = (np.array(column, np.int64) for column in zip(*places or [(0, 0)]))
-    rows = tf.data.Dataset.from_tensor_slices((numbers, offsets)).take(len(places))
-    rows = rows.map(row, num_parallel_calls=threads, deterministic=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    rows = rows.prefetch(2).with_options(options)
-    return rows.ignore_errors() if skip else rows
 
 
 def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
@@ -171,25 +173,22 @@ def stored_checksums(file: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
 
 
-def fault_of(serialized: Any, features: Any, names: Sequence[str]) -> str | None:
+def fault_of(serialized: bytes, features: Any, names: Sequence[str]) -> str | None:
     """Return why the step features `names` of an episode cannot be used, or None."""
-    tf = import_tensorflow()
     steps = flat_features(features["steps"].feature)
     try:
-        episode = episode_parser(features, names)(serialized)
-    except (tf.errors.OpError, ValueError) as error:
-        return f": its features are not those of the metadata ({str(error).splitlines()[0]})"
-    lengths = {name: int(tf.shape(episode[name])[0]) for name in names}
+        episode = EpisodeParser(features, names)(serialized)
+    except RecordError as error:
+        return f": its features are not those of the metadata ({error})"
+    lengths = {name: len(episode[name]) for name in names}
     if len(set(lengths.values())) > 1:
         return f": its features are not those of the metadata (numbers of steps: {lengths})"
     for place in filter(lambda name: is_picture(steps[name]), names):
         for step, data in enumerate(episode[place]):
             try:
-                frame = tf.io.decode_image(data, channels=3, expand_animations=False)
-                tf.ensure_shape(frame, steps[place].shape)
-            except (tf.errors.OpError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                return f", step {step}, `{place}` cannot be decoded ({reason})"
+                decode(data, tuple(steps[place].shape[:2]))
+            except RecordError as error:
+                return f", step {step}, `{place}` cannot be decoded ({error})"
     return None
 
 
@@ -197,28 +196,32 @@ def rows_of(
     features: Any,
     files: Sequence[Path],
     places: Sequence[tuple[int, int]],
-    make: Callable[[Any], tuple],
+    make: Callable[[bytes], tuple],
     threads: int,
     doing: str,
     names: Sequence[str],
     skip: bool = False,
     remedy: str = "ddp.skip_corrupt=true",
 ) -> Iterator[tuple]:
-    """Yield the rows of `read_records`, as numpy. Raises DataError, which names the damaged episode
+    """Yield the rows of `read_records`. Raises DataError, which names the damaged episode
     and says that reading failed while `doing` something with the step features `names` of
     `features`. remedy: what leaves such episodes out.
     """
     reached = 0
     try:
-        for row in read_records(files, places, make, threads, skip).as_numpy_iterator():
+        for row in read_records(files, places, make, threads, skip):
             reached = row[0]
             yield row
-    except import_tensorflow().errors.OpError as error:
+    except RecordError as error:
         left = dict.fromkeys(number for number, _ in places if number >= reached)
         fault = _first_fault([files[number] for number in left], features, names)
-        fault = fault or f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        fault = fault or f"{type(error).__name__}: {_first_line(error)}"
         raise DataError(
             f"reading failed while {doing}.\n{fault}\n"
             "Copy or prepare that file again; training on what is left would silently lose "
             f"episodes. To leave them out and count them: {remedy}."
         ) from error
+
+
+def _first_line(error: Any) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

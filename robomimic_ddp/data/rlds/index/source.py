@@ -1,7 +1,4 @@
-"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata.
-
-TensorFlow is not imported until features are needed.
-"""
+"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
+from robomimic_ddp.data.rlds.pipeline.images import require_libraries
 from robomimic_ddp.data.rlds.schema.features import is_picture, step_features
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
@@ -98,8 +95,10 @@ class Source:
 
     @cached_property
     def builder(self) -> Any:
-        """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
-        tfds = import_tensorflow_datasets()
+        """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata, or if a
+        library is missing.
+        """
+        tfds = require_libraries()
         try:
             for name in ("features.json", INFO_FILE):
                 files.regular(self.folder / name, files.MOST_BYTES)

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-
 
 @dataclass(frozen=True)
 class Moments:
@@ -125,24 +123,19 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
     )
 
 
-def sampled_steps(actions: Any) -> Any:
-    """TensorFlow: [T, A] -> float32 [QUANTILE_STEPS, A] at evenly spaced steps; zeros for T = 0."""
-    tf = import_tensorflow()
-    length = tf.shape(actions)[0]
-    steps = (2 * tf.range(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)
-    padded = tf.concat([actions, tf.zeros([1, actions.shape[-1]], actions.dtype)], 0)
-    return tf.cast(tf.gather(padded, tf.minimum(steps, tf.maximum(length - 1, 0))), tf.float32)
+def sampled_steps(actions: np.ndarray) -> np.ndarray:
+    """[T, A] -> float32 [QUANTILE_STEPS, A] at evenly spaced steps; zeros for T = 0."""
+    length = len(actions)
+    if not length:
+        return np.zeros((QUANTILE_STEPS, actions.shape[1]), np.float32)
+    steps = (2 * np.arange(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)
+    return actions[steps].astype(np.float32)
 
 
-def moments(values: Any) -> tuple:
-    """TensorFlow: [T, D] -> mean, sqdiff, min, max, float64 [D]; zeros and infinities for T = 0."""
-    tf = import_tensorflow()
-    values = tf.cast(values, tf.float64)
-    n = tf.cast(tf.maximum(tf.shape(values)[0], 1), tf.float64)
-    mean = tf.reduce_sum(values, 0) / n
-    return (
-        mean,
-        tf.reduce_sum((values - mean) ** 2, 0),
-        tf.reduce_min(values, 0),
-        tf.reduce_max(values, 0),
-    )
+def moments(values: np.ndarray) -> tuple[np.ndarray, ...]:
+    """[T, D] -> mean, sqdiff, min, max, float64 [D]; zeros and infinities for T = 0."""
+    values = values.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = values.sum(0) / max(len(values), 1)
+        sqdiff = ((values - mean) ** 2).sum(0)
+    return mean, sqdiff, values.min(0, initial=np.inf), values.max(0, initial=-np.inf)

@@ -12,34 +12,31 @@ import torch
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.diagnose import named_error
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
+from robomimic_ddp.data.rlds.loaders.remote import (
+    Delivered,
+    RemoteBatches,
+    SharedCounters,
+    reader_of_rank,
+)
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
-from robomimic_ddp.data.rlds.pipeline.iterator import Stream
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 _SETTLING_SECONDS = 10.0
 
 
-def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
-    """Return TensorFlow's batch as torch tensors that share its memory."""
-    tf = import_tensorflow()
-
-    def convert(tensor: Any) -> torch.Tensor:
-        shared = torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor))
-        return shared.pin_memory() if pin_memory else shared
-
-    delivered = {key: convert(batch[key]) for key in ("actions", "pad_mask", "index")}
-    delivered["obs"] = {key: convert(value) for key, value in batch["obs"].items()}
-    delivered["language"] = _texts(batch["language"].numpy())
+def to_torch(batch: Delivered, pin_memory: bool = False) -> dict[str, Any]:
+    """Return a batch as torch tensors that share its memory."""
+    delivered: dict[str, Any] = {"obs": {}}
+    for name, array in batch.arrays.items():
+        tensor = torch.from_numpy(array)
+        tensor = tensor.pin_memory() if pin_memory else tensor
+        into = delivered["obs"] if name.startswith(OBS) else delivered
+        into[name.removeprefix(OBS)] = tensor
+    texts = {text: text.decode("utf-8", "replace") for text in {*batch.language}}
+    delivered["language"] = [texts[text] for text in batch.language]
     return delivered
-
-
-def _texts(encoded: np.ndarray) -> list[str]:
-    """Return UTF-8 bytes, object [B], as text; decode each distinct one once."""
-    distinct, number = np.unique(encoded, return_inverse=True)
-    texts = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
-    return texts[number].tolist()
 
 
 class RLDSLoader:
@@ -56,7 +53,8 @@ class RLDSLoader:
     def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, batching: Batching):
         self.dataset, self.batching = dataset, batching
         self.rank, self.world_size = rank, world_size
-        self._counters = FrameCounters()
+        reader_of_rank()  # it starts while nets are built
+        self._counters = SharedCounters()
         self._ahead: Prefetcher | None = None
         self._device: torch.device | None = None
         self.frames_delivered = 0
@@ -78,12 +76,12 @@ class RLDSLoader:
     @property
     def frames_decoded(self) -> int:
         """Frames decoded so far, counted at the decoder."""
-        return int(self._counters.decoded.numpy())
+        return self._counters.decoded
 
     @property
     def frames_prefetched(self) -> int:
         """Frames in batches that are complete but not yet delivered."""
-        return int(self._counters.batched.numpy()) - self.frames_delivered
+        return self._counters.batched - self.frames_delivered
 
     def settled_frames(self) -> dict[str, int]:
         """Wait until no batch is being made; return frames decoded, delivered and prefetched.
@@ -103,7 +101,7 @@ class RLDSLoader:
             "frames_prefetched": prefetched,
         }
 
-    def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def _as_torch(self, raw: Delivered) -> dict[str, Any]:
         """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
         known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
@@ -115,15 +113,14 @@ class RLDSLoader:
             batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
-    def _next(self, stream: Stream) -> dict[str, Any]:
+    def _next(self, stream: RemoteBatches) -> dict[str, Any]:
         """Return the next batch, counted. Raises DataError for a record that cannot be read."""
-        tf = import_tensorflow()
         try:
             if self._ahead:
                 batch = self._ahead.next_of(stream)
             else:
                 batch = self._as_torch(next(stream))
-        except tf.errors.OpError as error:
+        except RecordError as error:
             doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
             raise named_error(self.dataset, self._suspects(), error, doing) from error
         if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
@@ -137,24 +134,15 @@ class RLDSLoader:
         )
         return batch
 
-    def _pipeline(self, groups: Callable[[int, int], np.ndarray] | None = None) -> Any:
-        """Return tf.data of the batches from the current position on (see `graph.build`)."""
-        return build(
-            self.dataset.settings,
-            self._plan_of,
-            self._parts,
-            self.batching,
-            self._counters,
-            self._place(),
-            groups,
-        )
+    def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
+        """Return the batches from the current position on (see `engine.Batches`)."""
+        arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
+        return RemoteBatches((*arguments, self._place(), groups), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""
-
-    def _plan_of(self, part: int) -> PassPlan:
-        """Return what this rank reads in `part`."""
-        raise NotImplementedError
+    _plan_of: Callable[[int], PassPlan]
+    """What this rank reads in a part. Can be pickled."""
 
     def _place(self) -> tuple[int, int]:
         """Return the part of the next batch, and how many windows of it were delivered."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
-from robomimic_ddp.data.rlds.index.records import fault_of, raw_records, step_features_read
+from robomimic_ddp.data.rlds.index.records import fault_of, read_record, step_features_read
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.errors import DataError
 
 SEARCH_SECONDS = 20.0
@@ -43,7 +43,7 @@ def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.
 def named_error(
     dataset: RLDSDataset, rows: Iterable[int], error: Exception, doing: str
 ) -> DataError:
-    """Return the DataError for TensorFlow's `error` while `doing` something with the episodes
+    """Return the DataError for the reader's `error` while `doing` something with the episodes
     `rows`. Reads these again, in limited time.
     """
     deadline = time.monotonic() + SEARCH_SECONDS
@@ -67,13 +67,11 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
     """Return what is wrong with the record of episode `row` or an image in it, and what to do; None
     if it can be read.
     """
-    tf = import_tensorflow()
     file = dataset.source.files[dataset.index.file[row]]
     where = dataset.describe_episode(row)
     try:
-        raw = raw_records(tf.constant(str(file)), tf.constant(dataset.index.offset[row], tf.int64))
-        serialized = raw.take(1).get_single_element()
-    except (tf.errors.OpError, ValueError) as error:
+        serialized = read_record(file, int(dataset.index.offset[row]))
+    except RecordError as error:
         return (
             f"{where}: its record is damaged, cut off or missing ({_first_line(error)}). It could "
             "be read when the index was built. Copy that file again; or delete the dataset's index "

@@ -24,7 +24,6 @@ class Prefetcher:
     def __init__(self, convert: Callable[[Any], Any], device: torch.device | None = None) -> None:
         self._convert = convert
         bind = None if device is None else partial(torch.cuda.set_device, device)
-        # Not a daemon: Python must wait at exit until TensorFlow's C++ has returned.
         self._pool = ThreadPoolExecutor(1, "rlds-ahead", initializer=bind)
         self._batches: Iterator[Any] | None = None
         self._coming: Future | None = None

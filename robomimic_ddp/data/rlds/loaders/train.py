@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
 from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
+from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
-from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.iterator import Stream
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
+from robomimic_ddp.data.rlds.window_table import PassPlans, batch_codes
 from robomimic_ddp.errors import DataError
 
 _KIND = "course"
@@ -50,7 +51,7 @@ class RLDSTrainLoader(RLDSLoader):
         )
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
-        self._stream: Stream | None = None
+        self._stream: RemoteBatches | None = None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
@@ -60,13 +61,13 @@ class RLDSTrainLoader(RLDSLoader):
         if not segments or segments[-1][0] != self._segment:
             segments = [*segments, (self._segment, 0)]
         *self._segments_before, (_, self._batches) = segments
-        self._schedule = self.dataset.schedule(self._seed, first_pass, segments)
-        self._plans: dict[int, PassPlan] = {}
+        self._schedule = self.dataset.table.schedule(self._seed, first_pass, segments)
+        self._plan_of = PassPlans(self.dataset.table, self._schedule, self.rank)
 
-    def _reader(self) -> Stream:
+    def _reader(self) -> RemoteBatches:
         """The pipeline's elements; created with the first batch."""
         if self._stream is None:
-            self._stream = Stream(self._pipeline(self._groups))
+            self._stream = self._open(self._groups)
         return self._stream
 
     def _place(self) -> tuple[int, int]:
@@ -79,12 +80,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     def follow(self, quotas: Quotas, number: int) -> None:
         """Makes batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""
-        begun = self._batches
-
-        def groups(first: int, count: int) -> np.ndarray:
-            return quotas.groups(number, first - begun, count)
-
-        self._groups = groups
+        self._groups = partial(batch_codes, quotas, number, self._batches)
         self.close()
 
     def next_of(self, windows: int) -> dict[str, Any]:
@@ -109,7 +105,7 @@ class RLDSTrainLoader(RLDSLoader):
         segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
-            "data": self.dataset.digest,
+            "data": self.dataset.table.digest(),
             "seed": self._seed,
             "pass": self.pass_number,
             "inside": self._is_inside,
@@ -131,7 +127,7 @@ class RLDSTrainLoader(RLDSLoader):
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass begins"
         number = self._continued = position["pass"]
-        if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
+        if (position["data"], position["seed"]) != (self.dataset.table.digest(), self._seed):
             self._begin(number, [])
             return (
                 f"data: pass {number} starts again, since the dataset, the choice of its windows "
@@ -162,14 +158,6 @@ class RLDSTrainLoader(RLDSLoader):
         rest = self._schedule.rest if self._part == 0 else None
         begun = rest is not None and rest.windows < len(self.dataset)
         return begun or self._delivered_in_pass > 0
-
-    def _plan_of(self, part: int) -> PassPlan:
-        """The plan of `part`; caches the last two, since each block needs it."""
-        plan = self._plans.get(part)
-        if plan is None:
-            plan = self.dataset.part_plan(self._schedule, part, self.rank)
-            self._plans = {**dict(list(self._plans.items())[-1:]), part: plan}
-        return plan
 
     def _require_enough(self) -> None:
         least = self._segment.batch_size

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
-from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.iterator import Stream
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
+from robomimic_ddp.data.rlds.window_table import the_plan
 
 
 class Limited:
@@ -59,10 +58,12 @@ class RLDSValidLoader(Limited, RLDSLoader):
         batching: Batching,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
+        self._plan = dataset.table.valid_plan(
+            rank, world_size, most_windows, batching.shuffle_buffer
+        )
         self.windows = self._plan.pieces.windows
+        self._plan_of = partial(the_plan, self._plan)
         super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
-        self._batches = self._pipeline()
 
     def _of(self, wanted: int) -> RLDSValidLoader:
         place = (self.rank, self.world_size, self.batching)
@@ -75,12 +76,12 @@ class RLDSValidLoader(Limited, RLDSLoader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.windows:
             return
-        stream = Stream(self._batches)
-        for _ in range(len(self)):
-            yield self._next(stream)
-
-    def _plan_of(self, part: int) -> PassPlan:
-        return self._plan
+        stream = self._open()
+        try:
+            for _ in range(len(self)):
+                yield self._next(stream)
+        finally:
+            stream.close()
 
     def _place(self) -> tuple[int, int]:
         return 0, 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,7 +29,6 @@ class Quotas:
         self._table = np.zeros((2 * _AT_ONCE, len(weights)), np.int64)
         self._table[0] = self.given
         self._ends = self._table[:1]
-        self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
         """Windows of each dataset in batch number `batch`, int64 [D]; sum: the batch size."""
@@ -56,16 +54,15 @@ class Quotas:
         return code % (1 << _SIZE_BITS)
 
     def _extend(self, enough: Callable[[], bool]) -> None:
-        with self._lock:
-            while not enough():
-                count = len(self._ends)
-                if count + _AT_ONCE > len(self._table):
-                    self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-                given = self._ends[-1].tolist()
-                for row in range(count, count + _AT_ONCE):
-                    given = [sum(pair) for pair in zip(given, self._next(given))]
-                    self._table[row] = given
-                self._ends = self._table[: count + _AT_ONCE]
+        while not enough():
+            count = len(self._ends)
+            if count + _AT_ONCE > len(self._table):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            given = self._ends[-1].tolist()
+            for row in range(count, count + _AT_ONCE):
+                given = [sum(pair) for pair in zip(given, self._next(given))]
+                self._table[row] = given
+            self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
         """Largest-remainder apportionment; Python numbers are faster for a few datasets."""

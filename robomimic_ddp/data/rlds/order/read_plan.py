@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,7 @@ BLOCK_WINDOWS = 4096
 
 @dataclass(frozen=True)
 class Block:
-    """Records to read, and which windows leave the store after each; one element of tf.data.
+    """Records to read, and which windows leave the store after each.
 
     records: int64 [P, 6], each record's file, offset, and the episode's taken, count, pick and base
     (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, record by
@@ -35,10 +35,6 @@ class Block:
     leaving: np.ndarray
     left: np.ndarray
     first: np.ndarray
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The fields, for tf.data."""
-        return tuple(np.asarray(getattr(self, one.name), np.int64) for one in fields(self))
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The tf.data graph: raw records to windows, a shuffle buffer, decoded batches."""
+"""Records to windows, a shuffle buffer, decoded batches, in a process for each rank."""

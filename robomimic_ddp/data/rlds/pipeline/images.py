@@ -1,14 +1,25 @@
-"""Decodes and resizes camera frames."""
+"""Decodes and resizes camera frames, to the pixels of TensorFlow."""
 
 from __future__ import annotations
 
+import io
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, plain_resize, resize_frame
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, resize_frame
+from robomimic_ddp.errors import DataError
+
+_JPEG = b"\xff\xd8\xff"
+_kept = threading.local()
+_CUT_OFF = "Premature end"
+_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
+
+
+class RecordError(ValueError):
+    """A record, or a frame in it, that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -25,38 +36,100 @@ class PictureSize:
         return self.height, self.width
 
 
-def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
-    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
-    tf = import_tensorflow()
-    if not len(frames):
-        return np.zeros((0, *size.pixels, 3), np.uint8)
-    resized = [resize_frame(tf.constant(frame), size.pixels, size.filter) for frame in frames]
-    return np.stack([frame.numpy() for frame in resized])
-
-
-def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any) -> Any:
-    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N to `counter`.
-    stored: (height, width) of the feature.
+def require_libraries() -> Any:
+    """Return tensorflow-datasets, which reads metadata. Raises DataError if it is missing, or what
+    reads records and frames.
     """
-    tf = import_tensorflow()
-    with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
-        encoded = tf.identity(encoded)
-    return tf.map_fn(
-        lambda data: decode_one(data, stored, size),
-        encoded,
-        fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
-        parallel_iterations=1,  # batches are made in parallel
+    try:
+        import google_crc32c  # noqa: F401
+        import PIL  # noqa: F401
+        import simplejpeg  # noqa: F401
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise DataError(f"RLDS data cannot be read: {error}. {_INSTALL}") from error
+    return tfds
+
+
+def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
+    """uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
+    resized = np.zeros((len(frames), *size.pixels, 3), np.uint8)
+    for number, frame in enumerate(frames):
+        resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter, resized[number])
+    return resized
+
+
+def decode(
+    data: bytes, stored: tuple[int | None, ...] = (None, None), buffer: Any = None
+) -> np.ndarray:
+    """JPEG, PNG, GIF or BMP bytes -> uint8 [h, w, 3]. stored: (height, width) of the feature, None
+    for any; buffer: memory for the pixels of a JPEG. Raises RecordError for another size, and for
+    what cannot be decoded.
+    """
+    frame = _decoded_jpeg(data, buffer) if data[:3] == _JPEG else _decoded(data)
+    if any(wanted not in (None, found) for wanted, found in zip(stored, frame.shape)):
+        height, width, _ = frame.shape
+        raise RecordError(
+            f"the image has {height}x{width} pixels, not the {stored[0]}x{stored[1]} of the "
+            "metadata"
+        )
+    return frame
+
+
+def decode_resized(
+    data: bytes, stored: tuple[int | None, ...], size: PictureSize, out: np.ndarray
+) -> None:
+    """`decode` into `out`, uint8 [height, width, 3]."""
+    buffer = None
+    if stored == size.pixels:
+        buffer = out.reshape(-1)
+    elif None not in stored:  # new memory costs a third of a decoder's time
+        buffer = getattr(_kept, "pixels", None)
+        count = stored[0] * stored[1] * 3
+        if buffer is None or len(buffer) < count:
+            buffer = _kept.pixels = bytearray(count)
+    frame = decode(data, stored, buffer)
+    if not np.may_share_memory(frame, out):
+        resize_frame(frame, size.pixels, size.filter, out)
+
+
+def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
+    """uint8 [h, w, 3] -> JPEG, the bytes that TensorFlow makes of it."""
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(frame).save(
+        written, "JPEG", quality=quality, subsampling="4:2:0", dpi=(300, 300)
     )
+    return written.getvalue()
 
 
-def decode_one(data: Any, stored: tuple[int | None, ...], size: PictureSize) -> Any:
-    """TensorFlow: one of `decode`'s images, uint8 [height, width, 3]."""
-    tf = import_tensorflow()
-    # As in tensorflow-datasets, for the same pixels.
-    frame = tf.io.decode_image(data, channels=3, expand_animations=False)
-    if None in stored:
-        frame.set_shape([None, None, 3])
-        return plain_resize(frame, size.pixels, size.filter)
-    # One by one, so that a frame stays in the processor's cache, and its pixels do not depend on
-    # the batch.
-    return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
+def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
+    import simplejpeg
+
+    # The faster transformation is TensorFlow's choice.
+    options = {"fastdct": True, "buffer": buffer}
+    try:
+        return simplejpeg.decode_jpeg(data, **options)
+    except ValueError as error:
+        message = str(error)
+    try:  # as TensorFlow, which takes a file with a few bytes too many, but no file that is cut off
+        if _CUT_OFF not in message:
+            return simplejpeg.decode_jpeg(data, strict=False, **options)
+    except ValueError as error:
+        message = str(error)
+    raise RecordError(f"it is no complete JPEG: {message}")
+
+
+def _decoded(data: bytes) -> np.ndarray:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.array(image.convert("RGB"))
+    # Pillow raises many things for damaged data.
+    except Exception as error:
+        raise RecordError(f"it is no image that can be decoded: {_one_line(error)}") from error
+
+
+def _one_line(error: Any) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -20,12 +20,12 @@ PREFETCHED_BATCHES = 2
 class WindowSettings:
     """How windows of one dataset are decoded and normalised.
 
-    files: record files; parse: see `records.episode_parser`; stored: host camera key -> (height,
+    files: record files; parse: serialized episode -> features; stored: host camera key -> (height,
     width) of stored images; scale, offset, limit: float32 [A], action normalisation and clipping.
     """
 
     files: tuple[str, ...]
-    parse: Callable[[Any], dict[str, Any]]
+    parse: Callable[[bytes], dict[str, Any]]
     fields: Fields
     shape: WindowShape
     size: PictureSize

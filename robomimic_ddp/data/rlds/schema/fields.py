@@ -25,7 +25,7 @@ from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, load_sche
 from robomimic_ddp.errors import DataError
 
 OF_EPISODE = "episode:"
-"""Prefix of features of the whole episode in the result of `records.episode_parser`."""
+"""Prefix of features of the whole episode in the result of `EpisodeParser`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Fields:
     images: host observation key -> step feature; low_dim: host observation key -> part;
     low_dim_shapes: host key -> shape of one frame; actions: host action key -> part; language: the
     step feature, or None; success: the filter for successful episodes, or None; filters: every
-    episode must pass them. Features of filters are named as by `episode_parser`.
+    episode must pass them. Features of filters are named as by `EpisodeParser`.
     """
 
     images: Mapping[str, str]
@@ -232,7 +232,7 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """The filter with its feature as `episode_parser` names it; None if optional and missing."""
+    """The filter with its feature as `EpisodeParser` names it; None if optional and missing."""
     if one is None:
         return None
     whole = episode_features(features)

@@ -1,0 +1,134 @@
+"""Messages and memory that a rank shares with the process that reads for it.
+
+Memory is an anonymous file of the kernel's (memfd), sent as a descriptor: it needs no room in
+/dev/shm, and is freed with the last process that has it. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import socket
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+_HEAD_BYTES = 8
+_ALIGNED = 64
+_GRAIN = 2**18
+
+Layout = list[tuple[str, str, tuple[int, ...], int]]
+"""Of each array: name, dtype, shape, and byte offset."""
+OBS = "obs/"
+"""Prefix of names of observations in a batch."""
+
+
+class Memory:
+    """`size` bytes of shared memory: `bytes` here, by the `descriptor` elsewhere. Raises OSError
+    where there is no room: later, writing would be a bus error.
+    """
+
+    def __init__(self, size: int, number: int = 0) -> None:
+        self.number, self.is_sent = number, False
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("robomimic-ddp")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+        os.ftruncate(self.descriptor, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self.descriptor, 0, size)
+        self.bytes = mmap.mmap(self.descriptor, size)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class Pool:
+    """Memory for batches, used again when the rank has no more tensor in it: to map and clear new
+    pages takes as long as to decode what is written there.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._free: list[Memory] = []
+        self._lent: dict[int, Memory] = {}
+
+    def take(self, size: int) -> Memory:
+        """Return memory of at least `size` bytes. Raises OSError."""
+        fitting = (memory for memory in self._free if len(memory.bytes) >= size)
+        memory = next(fitting, None)
+        if memory is None:
+            return Memory(-(-size // _GRAIN) * _GRAIN, next(self._numbers))
+        self._free.remove(memory)
+        return memory
+
+    def lend(self, memory: Memory) -> tuple[int, ...]:
+        """Return the descriptors to send with the number of `memory`: none if the rank has it."""
+        self._lent[memory.number] = memory
+        descriptors = () if memory.is_sent else (memory.descriptor,)
+        memory.is_sent = True
+        return descriptors
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """Take back what was lent."""
+        self._free += [self._lent.pop(number) for number in numbers]
+
+
+def attach(descriptor: int) -> mmap.mmap:
+    """Return the memory of a descriptor, which is closed."""
+    try:
+        return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def place(arrays: dict[str, tuple[Any, tuple[int, ...]]]) -> tuple[int, Layout]:
+    """Lay out arrays, name -> (dtype, shape); return their bytes together, at least 1."""
+    end, layout = 0, []
+    for name, (dtype, shape) in arrays.items():
+        layout.append((name, np.dtype(dtype).str, shape, end))
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        end += -(-size // _ALIGNED) * _ALIGNED
+    return max(end, 1), layout
+
+
+def views(memory: Any, layout: Layout) -> dict[str, np.ndarray]:
+    """Return the arrays in `memory`, which they keep."""
+    return {name: np.ndarray(shape, dtype, memory, offset) for name, dtype, shape, offset in layout}
+
+
+def send(channel: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+    """Send a message, and descriptors. Raises OSError where the other end is closed."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    head = len(data).to_bytes(_HEAD_BYTES, "little")
+    if descriptors:
+        socket.send_fds(channel, [head], list(descriptors))
+    else:
+        channel.sendall(head)
+    channel.sendall(data)
+
+
+def receive(channel: socket.socket) -> tuple[Any, list[int]]:
+    """Wait for a message and its descriptors. Raises EOFError where the other end is closed."""
+    head, descriptors, *_ = socket.recv_fds(channel, _HEAD_BYTES, 4)
+    head += _exactly(channel, _HEAD_BYTES - len(head)) if head else b""
+    if not head:
+        raise EOFError
+    return pickle.loads(_exactly(channel, int.from_bytes(head, "little"))), descriptors
+
+
+def _exactly(channel: socket.socket, count: int) -> bytes:
+    data = bytearray(count)
+    view = memoryview(data)
+    while view:
+        got = channel.recv_into(view)
+        if not got:
+            raise EOFError
+        view = view[got:]
+    return bytes(data)

@@ -1,0 +1,115 @@
+"""The windows of a dataset's episodes, and what each rank reads of them in each pass.
+
+All that a process needs which reads for a rank: it can be pickled, and needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.order import partition
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
+from robomimic_ddp.data.rlds.order.windows import pick_offsets
+
+
+@dataclass(frozen=True)
+class WindowTable:
+    """int64 [E] each. file, offset: an episode's record; counts: its windows; taken: those of them
+    in a pass; base: the dataset's number of its window 0.
+    """
+
+    file: np.ndarray
+    offset: np.ndarray
+    counts: np.ndarray
+    taken: np.ndarray
+    base: np.ndarray
+
+    def schedule(
+        self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
+    ) -> PassSchedule:
+        """See `PassSchedule.over`."""
+        return PassSchedule.over(self.file, self.taken, seed, first_pass, segments)
+
+    def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `schedule`: a pure function of that and the table."""
+        share = schedule.share(part, rank)
+        return self._plan(share.pieces, self.taken, share.shuffle, schedule.seed, share.before)
+
+    def valid_plan(
+        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
+    ) -> PassPlan:
+        """The rank's part of all windows in file order, or of `most_windows` spread evenly over the
+        episodes; shuffled by a buffer of `buffer` windows.
+        """
+        ends, total = np.cumsum(self.counts), int(self.counts.sum())
+        wanted = total if most_windows is None else min(most_windows, total)
+        taken = ends * wanted // total - (ends - self.counts) * wanted // total
+        row = partition.whole_row(taken, np.arange(len(self.file)), 0)
+        pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
+        buffer = max(1, min(buffer, pieces.windows))
+        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
+
+    def _plan(
+        self,
+        pieces: partition.Pieces,
+        taken: np.ndarray,
+        shuffle: Shuffle,
+        seed: int | None,
+        first_key: int,
+    ) -> PassPlan:
+        chosen = pieces.episode
+        pick = self.counts[chosen] // 2  # the middle of each stretch of windows
+        for number in np.unique(pieces.number) if seed is not None else ():
+            of_pass = pieces.number == number
+            pick[of_pass] = pick_offsets(self.counts, seed, int(number))[chosen[of_pass]]
+        return PassPlan(
+            pieces,
+            self.file[chosen],
+            self.offset[chosen],
+            taken[chosen],
+            self.counts[chosen],
+            pick,
+            self.base[chosen],
+            shuffle,
+            first_key,
+        )
+
+    def digest(self) -> str:
+        """Hex digest of the table, which saved positions refer to."""
+        total = hashlib.blake2b(digest_size=8)
+        for column in (self.file, self.offset, self.counts, self.taken):
+            total.update(np.asarray(column, np.int64).tobytes())
+        return total.hexdigest()
+
+
+class PassPlans:
+    """The plans of `rank` by the number of the part of `schedule`; the last two are kept."""
+
+    def __init__(self, table: WindowTable, schedule: PassSchedule, rank: int) -> None:
+        self._of = (table, schedule, rank)
+        self._plans: dict[int, PassPlan] = {}
+
+    def __call__(self, part: int) -> PassPlan:
+        table, schedule, rank = self._of
+        plan = self._plans.get(part)
+        if plan is None:
+            plan = table.part_plan(schedule, part, rank)
+            self._plans = {**dict([*self._plans.items()][-1:]), part: plan}
+        return plan
+
+
+def the_plan(plan: PassPlan, part: int) -> PassPlan:
+    """`plan`, of the only part; a `partial` of this can be pickled."""
+    return plan
+
+
+def batch_codes(quotas: Quotas, number: int, begun: int, first: int, count: int) -> np.ndarray:
+    """`Quotas.groups` of dataset `number`, for windows that are counted from `begun` before."""
+    return quotas.groups(number, first - begun, count)
