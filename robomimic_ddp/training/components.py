@@ -1,13 +1,13 @@
 """What a run remembers, beside the host's variables: one class for each, with `state_dict` and
-`load_state_dict`, listed once, in `of`.
+`load_state_dict`, listed once, in `KINDS`.
 
 A state file has the state of each under its name; of those that are `per_rank`, one for each rank.
-To remember something more, add a class here and its name to the list.
+To remember something more, add a class here, and its name to `KINDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from robomimic_ddp import checkpoint
@@ -182,17 +182,18 @@ class StepLogs(Component):
             part.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
 
 
+KINDS: tuple[type[Component], ...] = (
+    Model,
+    GradientOrders,
+    DataPosition,
+    GradScaler,
+    EpochSteps,
+    StepLogs,
+    RandomStreams,
+)
+"""In the order in which they are restored: random streams last, after what may draw from them."""
+
+
 def of(run: Any, model: Any) -> list[Component]:
-    """Return the components of a run, in the order in which they are restored: nets before what
-    draws random numbers, random streams last.
-    """
-    kinds: Sequence[type[Component]] = (
-        Model,
-        GradientOrders,
-        DataPosition,
-        GradScaler,
-        EpochSteps,
-        StepLogs,
-        RandomStreams,
-    )
-    return [kind(run, model) for kind in kinds]
+    """Return the components of a run."""
+    return [kind(run, model) for kind in KINDS]

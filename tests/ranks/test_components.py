@@ -1,0 +1,52 @@
+"""Remembers one thing more, as docs/contributing.md shows it."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from robomimic_ddp.checkpoint import STATE, Found
+from robomimic_ddp.checkpoint.state_file import read_file
+from robomimic_ddp.distributed import group
+from robomimic_ddp.training import components, state_saver
+from tests.ranks.pool import RankError
+from tests.ranks.running import running
+from tests.ranks.toy import make_algo
+
+
+class Waits(components.Component):
+    name, per_rank = "waits", True
+
+    def state_dict(self):
+        return self.run.waited
+
+    def load_state_dict(self, state, saved):
+        self.run.waited = 0.0 if state is None else state
+
+
+def train(directory, waited=None, kinds=(Waits,)):
+    """What this rank has waited after it resumed; `waited`: saves this times the rank instead."""
+    found = Found(directory, "state") if waited is None else None
+    added = mock.patch.object(components, "KINDS", (*components.KINDS, *kinds))
+    with added, running(directory, found) as run:
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
+        if waited is not None:
+            run.waited = waited * group.rank()
+            saver.epoch_end(1)
+        return getattr(run, "waited", None)
+
+
+def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):
+    ranks.run(train, tmp_path, 1.5)
+    assert [rank["waits"] for rank in read_file(tmp_path / STATE)["ranks"]] == [0.0, 1.5]
+    assert ranks.run(train, tmp_path) == [0.0, 1.5]
+    assert ranks.run(train, tmp_path, world_size=3) == [0.0, 1.5, 0.0]
+
+
+@pytest.mark.bad_input
+def test_a_state_without_it_is_refused_by_its_name(ranks, tmp_path):
+    ranks.run(train, tmp_path, 1.5, ())
+    with pytest.raises(RankError, match="its part 'waits' does not fit .*KeyError: 'waits'"):
+        ranks.run(train, tmp_path)
