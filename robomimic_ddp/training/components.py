@@ -19,7 +19,7 @@ from robomimic_ddp.monitoring import step_logs
 class Component:
     """A part of a run with a state of plain values and tensors.
 
-    per_rank: each rank has a state of its own; else the main rank's is saved, and all load it.
+    per_rank: each rank has a separate state; else the main rank's is saved, and all load it.
     """
 
     name: str
