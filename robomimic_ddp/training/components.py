@@ -109,6 +109,25 @@ class RandomStreams(Component):
             rng.restore(state)
 
 
+class PlainTensors(Component):
+    """Tensors and arrays that a host keeps outside modules, such as clusters that it has fitted.
+    Those that are absent now, or have another shape, are left to the host.
+    """
+
+    name = "plain_tensors"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: tensor.detach() for name, tensor in self._tensors().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+        for name, tensor in self._tensors().items():
+            if name in state and state[name].shape == tensor.shape:
+                tensor.detach().copy_(state[name])
+
+    def _tensors(self) -> dict[str, Any]:
+        return host_algo.plain_tensors(self.model)
+
+
 class DataPosition(Component):
     """The place in the data. It is of all ranks together, so a new rank takes the main rank's."""
 
@@ -185,6 +204,7 @@ class StepLogs(Component):
 KINDS: tuple[type[Component], ...] = (
     Model,
     GradientOrders,
+    PlainTensors,
     DataPosition,
     GradScaler,
     EpochSteps,

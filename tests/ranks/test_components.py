@@ -1,10 +1,13 @@
-"""Remembers one thing more, as docs/contributing.md shows it."""
+"""What a host has fitted is remembered, and one thing more as docs/contributing.md shows it."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
+import torch
 
 from robomimic_ddp.checkpoint import STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
@@ -36,6 +39,23 @@ def train(directory, waited=None, kinds=(Waits,)):
             run.waited = waited * group.rank()
             saver.epoch_end(1)
         return getattr(run, "waited", None)
+
+
+def fitted(directory, found=None):
+    """Clusters of the algorithm after it resumed from `found`; they are fitted again before."""
+    with running(directory, found) as run:
+        algo = make_algo()
+        algo.clusters = SimpleNamespace(bins=torch.rand(3), means=np.random.rand(2))
+        saver = state_saver.StateSaver(run, algo)
+        saver.restore()
+        if found is None:
+            saver.epoch_end(1)
+        return [algo.clusters.bins.tolist(), algo.clusters.means.tolist()]
+
+
+def test_what_a_host_has_fitted_is_as_it_was(ranks, tmp_path):
+    first, _ = ranks.run(fitted, tmp_path)
+    assert ranks.run(fitted, tmp_path, Found(tmp_path, "state"), world_size=3) == [first] * 3
 
 
 def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):
