@@ -1,6 +1,6 @@
 """How robomimic-ddp is installed.
 
-torch, numpy and robomimic are no requirements: labs run builds of their own, and a
+torch, numpy and robomimic are not requirements: labs run builds of their own, and a
 version bound would make pip replace them (docs/decisions.md). constraints.txt: the versions tested.
 """
 

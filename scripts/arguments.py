@@ -80,7 +80,7 @@ def parse(script: str, words: Sequence[str] | None = None) -> argparse.Namespace
 
 def _setting(text: str) -> str:
     if "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no setting: expected key=value")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a setting: expected key=value")
     return text
 
 

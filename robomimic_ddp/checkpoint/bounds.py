@@ -21,7 +21,7 @@ from robomimic_ddp import files
 
 _MOST_VALUES = 10**7
 _SPARE = 16 * 2**20
-"""Bytes that contents may have beside ten times those of the file."""
+"""Bytes that contents may have in addition to ten times those of the file."""
 _TYPES_ONLY = ("list", "dict", "tuple", "str", "int", "float", "bool")
 """Types that OmegaConf's metadata names, and that no pickle of plain values calls."""
 _OF_A_LENGTH = ("bytes", "bytearray", "range", "xrange")
@@ -158,7 +158,7 @@ def _copied(name: str, arguments: _Item) -> int:
 def require_content(content: Any, file: Path) -> None:
     """Raise ValueError if what was read from `file` is deeper than files may be,
     contains itself, would be more than ten times as large once written out, or has a tensor that is
-    no plain array of numbers.
+    not a plain array of numbers.
     """
     size = file.stat().st_size
     _, values, numbers = _measure(content, 0, {})

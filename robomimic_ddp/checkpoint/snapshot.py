@@ -77,13 +77,13 @@ class Snapshot:
         if type(value) in (torch.Tensor, nn.Parameter):
             return self._tensor(value)
         if type(value) in (list, tuple):
-            return type(value)(self._copied(part) for part in value)
+            return type(value)(self._copied(member) for member in value)
         if type(value) in (dict, OrderedDict):
-            made = value.copy()
+            mapping = value.copy()
             if type(value) is OrderedDict:
-                vars(made).update(vars(value))  # a state_dict's _metadata
-            made.update((key, self._copied(part)) for key, part in value.items())
-            return made
+                vars(mapping).update(vars(value))  # a state_dict's _metadata
+            mapping.update((key, self._copied(member)) for key, member in value.items())
+            return mapping
         return copy.deepcopy(value)
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:

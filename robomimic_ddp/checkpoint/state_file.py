@@ -38,7 +38,7 @@ PARTS = (
     "model",
     "ranks",
 )
-"""What every state has beside the components of `training/components.py`, which check theirs."""
+"""What every state has; the components of `training/components.py` check what is theirs."""
 _REMEDY = (
     "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
     "(experiment.ckpt_path)."

@@ -111,7 +111,7 @@ def leaving_the_rest() -> Iterator[None]:
 
 def module_file(module: str) -> Path | None:
     """Return the file that a host's module has, or should have, found as a rank finds it and
-    without an import; None if its package is no host.
+    without an import; None if its package is not a host.
     """
     package, *inner = module.split(".")
     folder = host_seams.importable_folder(package)

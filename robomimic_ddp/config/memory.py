@@ -48,20 +48,22 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
-def disk_warning(parameters: int, averages: int, kept: int, present: int, free: int) -> str | None:
+def disk_warning(
+    parameters: int, averages: int, checkpoints: int, present: int, free: int
+) -> str | None:
     """Return the warning where a run's files do not fit on the disk, else None.
 
-    kept: the number of checkpoints in models/; present: bytes of those that are there already.
+    checkpoints: how many models/ will have; present: bytes of files that are there already.
     """
     size = parameters * (FILE_BYTES + AVERAGE_BYTES * averages)
-    needed = size * (_FILES + kept)
+    needed = size * (_FILES + checkpoints)
     if needed - present <= free:
         return None
     return (
-        f"disk: warning: this run writes {_bytes(needed)} ({_FILES + kept} files of "
-        f"{_bytes(size)}: 3 states, last.pth, last_bak.pth, one while it is written, {kept} in "
-        f"models/), and {_bytes(free)} are free. Free disk space, choose another train.output_dir, "
-        "or keep fewer checkpoints (experiment.save.every_n_epochs)"
+        f"disk: warning: this run writes {_bytes(needed)} ({_FILES + checkpoints} files of "
+        f"{_bytes(size)}: 3 states, last.pth, last_bak.pth, one while it is written, "
+        f"{checkpoints} in models/), and {_bytes(free)} are free. Free disk space, choose another "
+        "train.output_dir, or keep fewer checkpoints (experiment.save.every_n_epochs)"
     )
 
 

@@ -34,10 +34,10 @@ def require_same_job(run: _run.Run) -> None:
     """Collective: the same code, plan, options and host config on every rank, before anything is
     built from them. Paths may differ: nodes may keep data in separate places.
     """
-    config, made = run.config, run.plan
+    config, plan = run.config, run.plan
     items = {
         **verify.software(type(config).__module__.split(".")[0]),
-        "plan": repr((made.mode, made.backend, made.device.split(":")[0], made.batch_per_rank)),
+        "plan": repr((plan.mode, plan.backend, plan.device.split(":")[0], plan.batch_per_rank)),
     }
     items.update(
         (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()

@@ -1,5 +1,5 @@
-"""What a run remembers, beside the host's variables: one class for each, with `state_dict` and
-`load_state_dict`, listed once, in `KINDS`.
+"""What a run remembers in addition to the host's variables: one class for each, with `state_dict`
+and `load_state_dict`, listed once, in `KINDS`.
 
 A state file has the state of each under its name; of those that are `per_rank`, one for each rank.
 To remember something more, add a class here, and its name to `KINDS`.
@@ -7,6 +7,7 @@ To remember something more, add a class here, and its name to `KINDS`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from robomimic_ddp.distributed import group, host_algo, parallel, rng
 from robomimic_ddp.monitoring import step_logs
 
 
-class Component:
+class Component(ABC):
     """A part of a run with a state of plain values and tensors.
 
     per_rank: each rank has a separate state; else the main rank's is saved, and all load it.
@@ -28,10 +29,11 @@ class Component:
     def __init__(self, run: Any, model: Any) -> None:
         self.run, self.model = run, model
 
+    @abstractmethod
     def state_dict(self) -> Any:
         """Return the state; collective where nets are sharded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> str | None:
         """Restore the state; return a line for the user, or None. Collective where nets are sharded
         or the state is lent.
@@ -39,7 +41,6 @@ class Component:
         state: of a component that is `per_rank`, this rank's; None if the saved run had fewer
         ranks. saved: the whole file's, for what depends on the number of ranks.
         """
-        raise NotImplementedError
 
 
 class Model(Component):
@@ -149,15 +150,15 @@ class EpochSteps(Component):
     name = "inside"
 
     def state_dict(self) -> dict[str, Any] | None:
-        part = self.run.resume.part
-        if part.epoch is None:
+        progress = self.run.resume.part
+        if progress.epoch is None:
             return None
-        return {"epoch": part.epoch, "steps": part.steps, "total": part.total}
+        return {"epoch": progress.epoch, "steps": progress.steps, "total": progress.total}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is not None:
-            part = self.run.resume.part
-            part.steps, part.total = state["steps"], self._new_total(state, saved)
+            progress = self.run.resume.part
+            progress.steps, progress.total = state["steps"], self._new_total(state, saved)
 
     def _new_total(self, state: Mapping[str, Any], saved: Mapping[str, Any]) -> int:
         """Return the steps of an epoch that is a pass: those that are done, and as many as the
@@ -181,24 +182,24 @@ class StepLogs(Component):
     name, per_rank = "logs", True
 
     def state_dict(self) -> dict[str, Any] | None:
-        part = self.run.resume.part
-        if part.epoch is None:
+        progress = self.run.resume.part
+        if progress.epoch is None:
             return None
-        logs = part.logs
+        logs = progress.logs
         sums = {"samples": logs.samples, "totals": logs.totals, "spreads": logs.spreads}
-        return {**sums, "step_logs": part.step_logs}
+        return {**sums, "step_logs": progress.step_logs}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if saved["inside"] is None:
             return
-        part, states = self.run.resume.part, [rank[self.name] for rank in saved["ranks"]]
+        progress, states = self.run.resume.part, [rank[self.name] for rank in saved["ranks"]]
         if saved["world_size"] == self.run.plan.world_size:
-            part.logs.samples, part.logs.totals = state["samples"], state["totals"]
-            part.logs.spreads, part.step_logs = state["spreads"], state["step_logs"]
+            progress.logs.samples, progress.logs.totals = state["samples"], state["totals"]
+            progress.logs.spreads, progress.step_logs = state["spreads"], state["step_logs"]
         elif group.is_main() and group.world_size() > 1:
             for of_rank in states:
-                part.logs.add(of_rank["samples"], of_rank["totals"])
-            part.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
+                progress.logs.add(of_rank["samples"], of_rank["totals"])
+            progress.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
 
 
 KINDS: tuple[type[Component], ...] = (

@@ -104,10 +104,11 @@ def _disk(run: Any) -> Iterator[str]:
     save = tree.at(run.config, "experiment.save") or {}
     epochs = run.last_epoch or tree.at(run.config, "train.num_epochs") or 0
     every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
-    kept = (epochs // every if every else 0) + len(numbered) if tree.at(save, "enabled") else 0
+    checkpoints = (epochs // every if every else 0) + len(numbered)
+    checkpoints *= bool(tree.at(save, "enabled"))
     present = sum(path.stat().st_size for path in run.directory.rglob("*.pth"))
     free = shutil.disk_usage(run.directory).free
-    warning = memory.disk_warning(parameters, _averages(run), kept, present, free)
+    warning = memory.disk_warning(parameters, _averages(run), checkpoints, present, free)
     if warning is not None:
         yield warning
 

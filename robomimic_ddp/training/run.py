@@ -72,9 +72,9 @@ class Run:
     debugged: dict = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
     warned_of_waiting: bool = False
+    """Whether the user was warned that ranks wait for data."""
     plays: bool = False
     """Whether the host's rollouts run now."""
-    """Whether the user was warned that ranks wait for data."""
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     heartbeat: Heartbeat | None = None
     """Writes what this rank is doing, once the run directory is known."""

@@ -183,7 +183,7 @@ class FirstBatch:
         """Its samples, which no other rank has; unknown where they could agree by chance."""
         index = () if self._index is None else self._index.tolist()
         samples = (index, self._rows)
-        is_telling = max(len(set(one)) for one in (index, self._rows)) >= _REPEATS_THAT_TELL
+        is_telling = max(len(set(column)) for column in (index, self._rows)) >= _REPEATS_THAT_TELL
         cause = "Every rank must train on its loader's batches: another one replaced this rank's."
         return [Different("the first batch", digest(samples) if is_telling else None, cause)]
 
@@ -195,8 +195,11 @@ class FirstBatch:
         if share is None or self._index is None or self._index.ndim != 1:
             return []
         count = len(self._index)
-        given = [share[begin : begin + count] for begin in range(0, _FIRST_BATCHES * count, count)]
-        best = max((one == self._index for one in given if len(one) == count), key=sum, default=())
+        batches = [
+            share[start : start + count] for start in range(0, _FIRST_BATCHES * count, count)
+        ]
+        matches = (batch == self._index for batch in batches if len(batch) == count)
+        best = max(matches, key=sum, default=())
         if not max(2, count // 2) <= sum(best) < count:
             return []
         wrong = int(np.flatnonzero(~best)[0])

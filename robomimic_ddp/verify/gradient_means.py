@@ -33,11 +33,11 @@ def watch(algo: Any, optimizer: torch.optim.Optimizer, comm: str) -> GradientMea
     names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
     names.update((id(tensor), name) for name, tensor in host_algo.outside_nets(algo))
     named = [
-        (names.get(id(one), "a parameter outside nets"), one)
-        for one in host_algo.held_by(optimizer)
-        if one.requires_grad
+        (names.get(id(parameter), "a parameter outside nets"), parameter)
+        for parameter in host_algo.held_by(optimizer)
+        if parameter.requires_grad
     ]
-    if any(fsdp.is_sharded(one) for _, one in named):
+    if any(fsdp.is_sharded(parameter) for _, parameter in named):
         return ShardedMeans(algo, [pair for pair in named if fsdp.is_sharded(pair[1])])
     return GradientMeans(named, _SENT_AS.get(comm))
 
@@ -58,41 +58,41 @@ class GradientMeans:
         """Of the averaged gradient, when the last backward pass was done."""
         self._in_pass = False
         self._undo = ExitStack()
-        for place, (_, parameter) in enumerate(named):
-            self._watch(place, parameter)
+        for index, (_, parameter) in enumerate(named):
+            self._watch(index, parameter)
 
-    def _watch(self, place: int, parameter: torch.Tensor) -> None:
-        hook = partial(self._add_own, place)
+    def _watch(self, index: int, parameter: torch.Tensor) -> None:
+        hook = partial(self._add_own, index)
         self._undo.callback(parameter.register_hook(hook).remove)
 
-    def _add_own(self, place: int, gradient: torch.Tensor) -> None:
+    def _add_own(self, index: int, gradient: torch.Tensor) -> None:
         """Before a backward pass adds `gradient` to what the parameter has."""
         if not self._in_pass:
             self._in_pass = True
-            self._before = [_identity(one.grad) for _, one in self._named]
-            self._sums = [_sums_of(one) for _, one in self._named]
+            self._before = [_identity(parameter.grad) for _, parameter in self._named]
+            self._sums = [_sums_of(parameter) for _, parameter in self._named]
             # DDP writes averages in such a callback, which may be queued after this one.
             engine = Variable._execution_engine
             engine.queue_callback(lambda: engine.queue_callback(self._end_pass))
-        self._sums[place] = self._sums[place] + _sums(gradient)
+        self._sums[index] = self._sums[index] + _sums(gradient)
 
     def _end_pass(self) -> None:
         """Notes what the pass has changed: torch.autograd.grad changes nothing."""
         self._in_pass = False
-        for place, (_, one) in enumerate(self._named):
-            if _identity(one.grad) != self._before[place]:
-                self._own[place], self._reduced[place] = self._sums[place], _sums_of(one)
+        for index, (_, parameter) in enumerate(self._named):
+            if _identity(parameter.grad) != self._before[index]:
+                self._own[index], self._reduced[index] = self._sums[index], _sums_of(parameter)
 
     def read_again(self, parameters: list[torch.Tensor]) -> None:
         """Read the averages of `parameters`, which were made after the backward pass."""
-        places = {id(one): place for place, (_, one) in enumerate(self._named)}
-        for one in parameters:
-            if id(one) in places:
-                self._reduced[places[id(one)]] = _sums_of(one)
+        places = {id(parameter): index for index, (_, parameter) in enumerate(self._named)}
+        for parameter in parameters:
+            if id(parameter) in places:
+                self._reduced[places[id(parameter)]] = _sums_of(parameter)
 
     def are_changed(self) -> bool:
         """Return whether something has changed averaged gradients since, on this rank."""
-        present = _on_cpu([_sums_of(one) for _, one in self._named])
+        present = _on_cpu([_sums_of(parameter) for _, parameter in self._named])
         return not torch.equal(present, _on_cpu(self._reduced))
 
     def stop(self) -> None:
@@ -101,8 +101,8 @@ class GradientMeans:
 
     def compare(self) -> tuple[str | None, list[str]]:
         """Collective, before the step: returns why nothing is proven, or None, and complaints."""
-        own, reduced = (_on_cpu(sums) for sums in (self._own, self._reduced))
-        return self._compared(reduced[:, 0], group.sum_over_ranks(own))
+        local, reduced = (_on_cpu(sums) for sums in (self._own, self._reduced))
+        return self._compared(reduced[:, 0], group.sum_over_ranks(local))
 
     def _compared(self, reduced: torch.Tensor, own: torch.Tensor) -> tuple[str | None, list[str]]:
         """`reduced`: the sum of each averaged gradient; `own`: both sums, added over ranks."""
@@ -112,14 +112,14 @@ class GradientMeans:
             return NOT_FINITE, []
         if not len(self._named) or not bool(magnitudes.any()):
             return _ALL_ZERO, []
-        allowed = torch.stack([self._allowed(one) for _, one in self._named])
+        allowed = torch.stack([self._allowed(parameter) for _, parameter in self._named])
         wrong = ~((reduced - means).abs() <= allowed[:, 0] * magnitudes + allowed[:, 1])
-        for place in wrong.nonzero().flatten().tolist()[:1]:
+        for index in wrong.nonzero().flatten().tolist()[:1]:
             return None, [
-                f"the gradient of {self._named[place][0]}, reduced by {self.averaged_by}, is not "
+                f"the gradient of {self._named[index][0]}, reduced by {self.averaged_by}, is not "
                 f"the mean of the ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): "
-                f"its elements sum to {reduced[place]:.6g}, the mean over {ranks} ranks to "
-                f"{means[place]:.6g}. What averages gradients was changed (a hook, a divide "
+                f"its elements sum to {reduced[index]:.6g}, the mean over {ranks} ranks to "
+                f"{means[index]:.6g}. What averages gradients was changed (a hook, a divide "
                 "factor, a sync), or the backend adds wrongly; leave them to robomimic-ddp."
             ]
         return None, []
@@ -129,8 +129,8 @@ class GradientMeans:
         kinds = [parameter.dtype, self._sent_as or parameter.dtype]
         infos = [torch.finfo(kind) for kind in kinds]
         ranks = group.world_size()
-        relative = max(one.eps for one in infos) * (2 + math.sqrt(ranks))
-        smallest = max(one.tiny * one.eps for one in infos)
+        relative = max(info.eps for info in infos) * (2 + math.sqrt(ranks))
+        smallest = max(info.tiny * info.eps for info in infos)
         absolute = parameter.numel() * ranks * smallest
         return torch.tensor([max(relative, _ROUNDING), absolute], dtype=torch.float64)
 
@@ -146,50 +146,53 @@ class ShardedMeans(GradientMeans):
         self._of_all = torch.zeros(len(named), 2, dtype=torch.float64, device=device)
         self._of_parts = torch.zeros_like(self._of_all[:, 0])
         self._watched: set[int] = set()
-        places = {id(one): place for place, (_, one) in enumerate(named)}
+        places = {id(parameter): index for index, (_, parameter) in enumerate(named)}
         for unit in filter(fsdp.is_unit, (module for _, module in host_algo.named_modules(algo))):
             slots = [
-                (owner, name, places[id(one)])
+                (owner, name, places[id(parameter)])
                 for owner in unit.modules()
-                for name, one in owner._parameters.items()
-                if id(one) in places
+                for name, parameter in owner._parameters.items()
+                if id(parameter) in places
             ]
             gathered = partial(self._watch_gathered, slots)
             self._undo.callback(unit.register_forward_pre_hook(gathered).remove)
 
-    def _watch(self, place: int, parameter: torch.Tensor) -> None:
-        hook = partial(self._add_reduced, place)
+    def _watch(self, index: int, parameter: torch.Tensor) -> None:
+        hook = partial(self._add_reduced, index)
         self._undo.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
 
     def _watch_gathered(self, slots: list[tuple[nn.Module, str, int]], *_: Any) -> None:
         """In a unit's forward, after FSDP's hook: whole are the parameters that it gathered."""
-        for owner, name, place in slots:
+        for owner, name, index in slots:
             gathered = owner._parameters[name]
-            if not fsdp.is_sharded(gathered) and place not in self._watched:
-                self._watched.add(place)
-                hook = partial(self._add_own, place)
+            if not fsdp.is_sharded(gathered) and index not in self._watched:
+                self._watched.add(index)
+                hook = partial(self._add_own, index)
                 self._undo.callback(gathered.register_hook(hook).remove)
 
-    def _add_own(self, place: int, gradient: torch.Tensor) -> None:
-        self._of_all[place] += _sums(gradient)
+    def _add_own(self, index: int, gradient: torch.Tensor) -> None:
+        self._of_all[index] += _sums(gradient)
 
-    def _add_reduced(self, place: int, parameter: torch.Tensor) -> None:
-        part = fsdp.local(parameter.grad)
-        if part.device != self._of_parts.device:  # offloaded, and perhaps still on its way
+    def _add_reduced(self, index: int, parameter: torch.Tensor) -> None:
+        shard = fsdp.local(parameter.grad)
+        if shard.device != self._of_parts.device:  # offloaded, and perhaps still on its way
             getattr(torch, self._of_parts.device.type).current_stream().synchronize()
         # Micro-batches are added up in the gradient.
-        self._of_parts[place] = part.double().sum()
+        self._of_parts[index] = shard.double().sum()
 
     def are_changed(self) -> bool:
-        parts = [fsdp.local(one.grad) if one.grad is not None else None for _, one in self._named]
-        sums = [0.0 if part is None else float(part.double().sum()) for part in parts]
+        parts = [
+            fsdp.local(parameter.grad) if parameter.grad is not None else None
+            for _, parameter in self._named
+        ]
+        sums = [0.0 if shard is None else float(shard.double().sum()) for shard in parts]
         return sums != self._of_parts.tolist()
 
     def compare(self) -> tuple[str | None, list[str]]:
         """Collective, once, after the backward pass."""
-        fsdp.sum_over_shards(self._of_parts, [one for _, one in self._named])
-        own = group.sum_over_ranks(self._of_all)
-        return self._compared(self._of_parts.cpu(), own.cpu())
+        fsdp.sum_over_shards(self._of_parts, [parameter for _, parameter in self._named])
+        total = group.sum_over_ranks(self._of_all)
+        return self._compared(self._of_parts.cpu(), total.cpu())
 
 
 def _identity(gradient: torch.Tensor | None) -> tuple | None:
@@ -212,5 +215,5 @@ def _on_cpu(sums: list[torch.Tensor]) -> torch.Tensor:
     """[N, 2], by one transfer."""
     if not sums:
         return torch.zeros(0, 2, dtype=torch.float64)
-    device = next((one.device for one in sums if one.device.type != "cpu"), torch.device("cpu"))
-    return torch.stack([one.to(device) for one in sums]).cpu()
+    device = next((pair.device for pair in sums if pair.device.type != "cpu"), torch.device("cpu"))
+    return torch.stack([pair.to(device) for pair in sums]).cpu()

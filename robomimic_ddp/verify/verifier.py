@@ -159,7 +159,7 @@ class Verifier(step_hooks.StepHook):
         self._buffers = self._buffer_sums()
         self._print_first()
         average = "averages" if host_algo.averaged_modules(self.algo) else "buffers"
-        samples = "samples, " if any(one.value for one in evidence.different[:1]) else ""
+        samples = "samples, " if any(item.value for item in evidence.different[:1]) else ""
         self._print(
             f"verified, epoch {epoch}: weights, {average}, steps equal on {group.world_size()} "
             f"ranks; {samples}random states differ"

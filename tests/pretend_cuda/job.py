@@ -34,7 +34,7 @@ def main() -> None:
     from robomimic_ddp.verify import drawn_numbers
 
     comm_hooks.POWERSGD_START = 3
-    drawn_numbers._tell = lambda _: False  # no kernel draws: they are what the memory held
+    drawn_numbers._tell = lambda _: False  # kernels are pretended: a draw is what the memory held
     torch.backends.cudnn.enabled = False  # it is not pretended
     compile.BACKEND = "aot_eager"  # nor are Triton's kernels
     train_on_batch = DiffusionPolicyUNet.train_on_batch

@@ -65,7 +65,7 @@ def parsed_example(serialized: bytes) -> Any:
     try:
         return example_class().FromString(serialized)
     except DecodeError as error:
-        raise RecordError(f"it is no tf.train.Example: {error}") from error
+        raise RecordError(f"it is not a tf.train.Example: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
             return simplejpeg.decode_jpeg(data, strict=False, **options)
     except ValueError as error:
         message = str(error)
-    raise RecordError(f"it is no complete JPEG: {message}")
+    raise RecordError(f"it is not a complete JPEG: {message}")
 
 
 def _decoded(data: bytes) -> np.ndarray:
@@ -128,7 +128,7 @@ def _decoded(data: bytes) -> np.ndarray:
             return np.array(image.convert("RGB"))
     # Pillow raises many things for damaged data.
     except Exception as error:
-        raise RecordError(f"it is no image that can be decoded: {_one_line(error)}") from error
+        raise RecordError(f"it is not an image that can be decoded: {_one_line(error)}") from error
 
 
 def _one_line(error: Any) -> str:

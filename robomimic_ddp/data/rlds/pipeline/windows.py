@@ -76,19 +76,19 @@ class Batch:
         }
         size, self.layout = place(arrays)
         self.memory = pool.take(size)
-        made = views(self.memory.bytes, self.layout)
+        filled = views(self.memory.bytes, self.layout)
         packed = np.frombuffer(b"".join(window.numbers for window in windows), np.float32)
         ends = np.cumsum([math.prod(of_one) for of_one in parts.values()])
         *numbers, mask = np.split(packed.reshape(count, -1), ends, 1)
         for name, values in zip(parts, numbers):
-            made[name][...] = values.reshape(made[name].shape)
-        actions = made["actions"]
+            filled[name][...] = values.reshape(filled[name].shape)
+        actions = filled["actions"]
         actions -= settings.offset
         actions /= settings.scale
         np.clip(actions, -settings.limit, settings.limit, out=actions)
-        made["pad_mask"][...] = mask > 0
-        made["index"][...] = index
-        self._cameras = [(key, made[OBS + key]) for key in fields.images]
+        filled["pad_mask"][...] = mask > 0
+        filled["index"][...] = index
+        self._cameras = [(key, filled[OBS + key]) for key in fields.images]
         self._frames = [window.frames for window in windows]
         self.frames = self.missing = len(self._cameras) * count * stack
         self.language = [window.language for window in windows]
