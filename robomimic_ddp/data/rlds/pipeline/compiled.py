@@ -10,8 +10,13 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 _BLOCK = 16
+"""Rows and columns that are transposed in vectors: a power of two."""
 
 
 def compile_filter(*example: Any) -> Callable[..., Any]:
@@ -61,30 +66,64 @@ def _add_taps(values: Any, starts: Any, weights: Any, out: Any) -> None:
             tap += 1
 
 
+@intrinsic
+def _transpose_block(
+    context: Any, values: Any, first: Any, width: Any, out: Any, to: Any, height: Any
+) -> Any:
+    """Transpose the _BLOCK x _BLOCK floats of an array that begin with its number `first`, in rows
+    of `width`, into another, by exchanging halves, quarters, ... of vectors: LLVM finds no vectors
+    in the loop of `_transpose`.
+    """
+    sizes = types.intp, types.intp
+    signature = types.void(values, *sizes, out, *sizes)
+    vector = ir.VectorType(ir.FloatType(), _BLOCK)
+    numbers = ir.VectorType(ir.IntType(32), _BLOCK)
+
+    def generate(target: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        def row(number: int, array: int) -> Any:
+            made = cgutils.create_struct_proxy(signature.args[array])
+            start, stride = arguments[array + 1 : array + 3]
+            distance = builder.mul(stride, ir.Constant(stride.type, number))
+            floats = made(target, builder, arguments[array]).data
+            place = builder.gep(floats, [builder.add(start, distance)])
+            return builder.bitcast(place, vector.as_pointer())
+
+        rows = [builder.load(row(number, 0), align=4) for number in range(_BLOCK)]
+        step = 1
+        while step < _BLOCK:
+            lows = [x + (_BLOCK - step) * bool(x & step) for x in range(_BLOCK)]
+            highs = [x + (_BLOCK if x & step else step) for x in range(_BLOCK)]
+            for number in (number for number in range(_BLOCK) if not number & step):
+                pair = rows[number], rows[number | step]
+                for place, order in ((number, lows), (number | step, highs)):
+                    rows[place] = builder.shuffle_vector(*pair, ir.Constant(numbers, order))
+            step *= 2
+        for number in range(_BLOCK):
+            builder.store(rows[number], row(number, 3), align=4)
+        return target.get_dummy_value()
+
+    return signature, generate
+
+
 @numba.njit
-def _transpose(values: Any, out: Any) -> None:
-    """Transpose [h, w], in blocks of a fixed size, which LLVM makes vectors of."""
-    height, width = values.shape
+def _transpose(values: Any, height: int, out: Any) -> None:
+    """Transpose [height, w] into [w, height], both flat."""
+    width = values.size // height
     high, wide = height - height % _BLOCK, width - width % _BLOCK
-    for top in range(0, high, _BLOCK):
-        for left in range(0, wide, _BLOCK):
-            for x in range(_BLOCK):
-                for y in range(_BLOCK):
-                    out[left + x, top + y] = values[top + y, left + x]
+    for left in range(0, wide, _BLOCK):
+        for top in range(0, high, _BLOCK):
+            _transpose_block(values, top * width + left, width, out, left * height + top, height)
     for y in range(height):
         for x in range(wide if y < high else 0, width):
-            out[x, y] = values[y, x]
+            out[x * height + y] = values[y * width + x]
 
 
 @numba.njit
 def _round(values: Any, out: Any) -> None:
-    """Round and clip float32 [w, C * h] to uint8 [h, w, C]."""
-    high, wide, colours = out.shape
-    for x in range(wide):
-        for c in range(colours):
-            for y in range(high):
-                value = min(max(values[x, c * high + y], np.float32(0)), np.float32(255))
-                out[y, x, c] = np.uint8(np.int32(np.rint(value)))
+    """Round and clip float32 [N] to uint8."""
+    for number in range(values.size):
+        value = min(max(values[number], np.float32(0)), np.float32(255))
+        out[number] = np.uint8(np.int32(np.rint(value)))
 
 
 def _filtered(
@@ -97,12 +136,13 @@ def _filtered(
     rows: Any,
     turned: Any,
     columns: Any,
+    final: Any,
     out: Any,
 ) -> None:
-    """See `resize.filter_in_numpy`; the four before `out` are `resize.scratch`."""
-    high = len(row_starts)
+    """See `resize.filter_in_numpy`; the five before `out` are `resize.scratch`."""
     _copy(frame.reshape(frame.size), floats.reshape(floats.size))
     _add_taps(floats, row_starts, row_weights, rows)
-    _transpose(rows, turned.reshape(rows.shape[1], high))
+    _transpose(rows.reshape(rows.size), len(rows), turned.reshape(turned.size))
     _add_taps(turned, column_starts, column_weights, columns)
-    _round(columns, out)
+    _transpose(columns.reshape(columns.size), final.size // len(rows), final)
+    _round(final, out.reshape(out.size))

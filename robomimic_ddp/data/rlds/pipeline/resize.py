@@ -26,6 +26,8 @@ _RADIUS = {"lanczos3": 3.0, "bilinear_antialias": 1.0}
 
 _kept = threading.local()
 _MOST_SIZES = 8
+_LINE = 16
+"""Floats in a line of the processor's cache."""
 
 Spans = tuple[np.ndarray, np.ndarray]
 """First input and weights of each output: int64 [N], float32 [N, taps], zeros after the last."""
@@ -105,8 +107,18 @@ def _scratch(shape: tuple[int, ...], target: tuple[int, int]) -> tuple[np.ndarra
         turned = (width, colours * high), (wide, colours * high)
         if len(kept) >= _MOST_SIZES:
             kept.clear()
-        kept[shape, target] = tuple(np.empty(of_one, np.float32) for of_one in (*lanes, *turned))
+        kept[shape, target] = tuple(_aligned(s) for s in (*lanes, *turned, (high * wide * colours,)))
     return kept[shape, target]
+
+
+def _aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """New float32 that begin where a line of the processor's cache does: vectors that lie across
+    two take half as long again.
+    """
+    size = math.prod(shape)
+    memory = np.empty(size + _LINE, np.float32)
+    first = -memory.ctypes.data % (4 * _LINE) // 4
+    return memory[first : first + size].reshape(shape)
 
 
 def filter_in_numpy(
