@@ -139,7 +139,7 @@ def _filtered(
     final: Any,
     out: Any,
 ) -> None:
-    """See `resize.filter_in_numpy`; the five before `out` are `resize.scratch`."""
+    """See `resize.filter_in_numpy`; those before `out` are `resize._arguments`."""
     _copy(frame.reshape(frame.size), floats.reshape(floats.size))
     _add_taps(floats, row_starts, row_weights, rows)
     _transpose(rows.reshape(rows.size), len(rows), turned.reshape(turned.size))

@@ -66,8 +66,8 @@ def decode(
     what cannot be decoded.
     """
     frame = _decoded_jpeg(data, buffer) if data[:3] == _JPEG else _decoded(data)
-    if any(wanted not in (None, found) for wanted, found in zip(stored, frame.shape)):
-        height, width, _ = frame.shape
+    height, width, _ = frame.shape
+    if stored[0] not in (None, height) or stored[1] not in (None, width):
         raise RecordError(
             f"the image has {height}x{width} pixels, not the {stored[0]}x{stored[1]} of the "
             "metadata"
@@ -79,8 +79,8 @@ def decode_resized(
     data: bytes, stored: tuple[int | None, ...], size: PictureSize, out: np.ndarray
 ) -> None:
     """`decode` into `out`, uint8 [height, width, 3]."""
-    buffer = None
-    if stored == size.pixels:
+    target, buffer = size.pixels, None
+    if stored == target:
         buffer = out.reshape(-1)
     elif None not in stored:  # new memory costs a third of a decoder's time
         buffer = getattr(_kept, "pixels", None)
@@ -88,8 +88,8 @@ def decode_resized(
         if buffer is None or len(buffer) < count:
             buffer = _kept.pixels = bytearray(count)
     frame = decode(data, stored, buffer)
-    if not np.may_share_memory(frame, out):
-        resize_frame(frame, size.pixels, size.filter, out)
+    if stored != target or data[:3] != _JPEG:
+        resize_frame(frame, target, size.filter, out)
 
 
 def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:

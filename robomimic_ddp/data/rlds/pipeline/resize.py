@@ -38,14 +38,13 @@ def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.
     `name`.
     """
     height, width, _ = frame.shape
-    if (height, width) == tuple(target):
+    if (height, width) == target:
         out[...] = frame
     elif name == _PLAIN:
         rows, columns = _neighbours(height, target[0]), _neighbours(width, target[1])
         out[...] = _interpolated(frame, rows, columns)
     else:
-        spans = *_spans(height, target[0], name), *_spans(width, target[1], name)
-        filtering()(frame, *spans, *_scratch(frame.shape, target), out)
+        filtering()(frame, *_arguments(frame.shape, target, name), out)
 
 
 @lru_cache(maxsize=256)
@@ -96,19 +95,24 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _scratch(shape: tuple[int, ...], target: tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """What the compiled filter writes between its passes, kept for this thread: with new memory the
-    system's clearing of pages would take longer than the filter.
+def _arguments(
+    shape: tuple[int, ...], target: tuple[int, int], name: str
+) -> tuple[np.ndarray, ...]:
+    """Spans, and what the compiled filter writes between its passes, kept for this thread: with new
+    memory the system's clearing of pages would take longer than the filter.
     """
     kept = _kept.__dict__
-    if (shape, target) not in kept:
+    arguments = kept.get((shape, target, name))
+    if arguments is None:
         (height, width, colours), (high, wide) = shape, target
         lanes = (height, width * colours), (high, width * colours)
         turned = (width, colours * high), (wide, colours * high)
+        scratch = map(_aligned, (*lanes, *turned, (high * wide * colours,)))
         if len(kept) >= _MOST_SIZES:
             kept.clear()
-        kept[shape, target] = tuple(_aligned(s) for s in (*lanes, *turned, (high * wide * colours,)))
-    return kept[shape, target]
+        spans = *_spans(height, high, name), *_spans(width, wide, name)
+        arguments = kept[shape, target, name] = *spans, *scratch
+    return arguments
 
 
 def _aligned(shape: tuple[int, ...]) -> np.ndarray:
@@ -180,6 +184,5 @@ def filtering() -> Callable[..., None]:
         from robomimic_ddp.data.rlds.pipeline.compiled import compile_filter
     except ImportError:
         return filter_in_numpy
-    spans = _spans(2, 1, "lanczos3")
     frame, out = np.zeros((2, 2, 3), np.uint8), np.zeros((1, 1, 3), np.uint8)
-    return compile_filter(frame, *spans, *spans, *_scratch(frame.shape, (1, 1)), out)
+    return compile_filter(frame, *_arguments(frame.shape, (1, 1), "lanczos3"), out)
