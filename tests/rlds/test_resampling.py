@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_set import made_up_episodes
 from tests.rlds.tensorflow_pixels import resized
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZES = [
     ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),
     ((97, 131), (128, 61)), ((64, 64), (63, 65)), ((1, 1), (5, 7)), ((33, 1), (8, 4)),
@@ -58,17 +61,48 @@ def test_without_numba_the_numbers_are_the_same(monkeypatch):
     assert np.array_equal(compiled, resize_frames(frames, size))
 
 
+COMPILES = """
+from robomimic_ddp.data.rlds.pipeline import resize
+import numba.core.config
+before = numba.core.config.CACHE_DIR
+compiled = resize.filtering()
+assert compiled is not resize.filter_in_numpy and numba.core.config.CACHE_DIR == before
+print(sum(compiled.stats.cache_hits.values()))
+"""
+
+
+def compile_at(home: Path, code: str = COMPILES, **variables: str) -> str:
+    """What a process with this home folder prints."""
+    kept = {name: text for name, text in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment = {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_compiled_code_is_kept_beside_the_indices(tmp_path):
+    assert compile_at(tmp_path) == "0"
+    kept = [path for path in tmp_path.rglob("*.nb?")]
+    folder = tmp_path / ".cache" / "robomimic_ddp" / "rlds" / "compiled"
+    assert kept and all(folder in path.parents for path in kept)
+    assert compile_at(tmp_path) == "1", "the second process has nothing to compile"
+    for path in kept:
+        path.write_bytes(b"damaged")
+    assert compile_at(tmp_path) == "0", "damaged code is compiled again"
+    assert compile_at(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "mine")) == "0"
+    assert [*(tmp_path / "mine").rglob("*.nbc")]
+
+
 def test_a_folder_where_no_compiled_code_can_be_written_is_no_error(tmp_path):
     """The package is read-only, and so is the home folder."""
     code = (
-        "from robomimic_ddp.data.rlds.pipeline import compiled, resize; import numba.core.caching\n"
-        "def no(*_): raise OSError('read-only')\n"
-        "numba.core.caching.FunctionCache.save_overload = no\n"
-        "numba.core.caching.FunctionCache.load_overload = lambda *_: None\n"
-        "assert resize.filtering() is not resize.filter_in_numpy"
+        "import tempfile\n"
+        "def no(*_, **__): raise OSError('read-only')\n"
+        f"tempfile.TemporaryFile = no\n{COMPILES}"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+    assert compile_at(tmp_path, code) == "0"
 
 
 ENCODERS = {

@@ -12,23 +12,29 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 _BLOCK = 16
 """Rows and columns that are transposed in vectors: a power of two."""
 
 
-def compile_filter(*example: Any) -> Callable[..., Any]:
-    """Return `_filtered`, compiled for arguments like `example`. numba keeps the code beside this
-    file or in the user's cache; where neither can be written, each process compiles.
+def compile_filter(folder: str, *example: Any) -> Callable[..., Any]:
+    """Return `_filtered`, compiled for arguments like `example`. numba keeps the code in
+    NUMBA_CACHE_DIR, else in `folder`, else beside this file or in the user's cache; where none can
+    be written, each process compiles.
     """
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before or folder
     try:
         compiled = numba.njit(nogil=True, cache=True)(_filtered)
         compiled(*example)
-    except (RuntimeError, OSError):  # numba's for no such folder, and a full disk
+    # numba has no folder, its disk is full, or what is kept there is damaged: many things.
+    except Exception:
         compiled = numba.njit(nogil=True)(_filtered)
         compiled(*example)
+    finally:
+        config.CACHE_DIR = before
     return compiled
 
 

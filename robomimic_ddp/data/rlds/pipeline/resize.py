@@ -17,9 +17,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from robomimic_ddp.config.rlds_keys import DEFAULTS
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE, DEFAULTS
 
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
+_CODE = f"{DEFAULT_CACHE}/compiled"
+"""Where numba keeps code: beside the indices by default. Not in train.data_cache_dir, which others
+may write to: who writes there could have this process run code.
+"""
 _PLAIN = "bilinear"
 _PI = np.float32(3.14159265359)
 _RADIUS = {"lanczos3": 3.0, "bilinear_antialias": 1.0}
@@ -185,4 +190,5 @@ def filtering() -> Callable[..., None]:
     except ImportError:
         return filter_in_numpy
     frame, out = np.zeros((2, 2, 3), np.uint8), np.zeros((1, 1, 3), np.uint8)
-    return compile_filter(frame, *_arguments(frame.shape, (1, 1), "lanczos3"), out)
+    arguments = _arguments(frame.shape, (1, 1), "lanczos3")
+    return compile_filter(str(paths.expanded(_CODE)), frame, *arguments, out)
