@@ -30,6 +30,8 @@ from tests.warm.client import AT_START, can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
 
 ROOT = Path(__file__).resolve().parents[1]
+NO_TENSORFLOW = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests/without_tensorflow"), str(ROOT)])}
+"""For a cold start without a host: no process finds TensorFlow."""
 DISTRIBUTION = "praxis-robomimic"
 FINISHED = "finished run successfully!"
 ABORT_TEXTS = (

@@ -250,6 +250,16 @@ def test_a_package_that_cannot_be_imported_is_a_finding(tmp_path, package, text,
     assert words in finding["message"] + finding["remedy"]
 
 
+def test_tensorflow_need_not_be_installed():
+    folder = ROOT / "tests" / "without_tensorflow"
+    alone = {"PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", "import tensorflow"], env=alone, check=False)
+    assert done.returncode == 1
+    findings = json.loads(doctor("--json", folder=folder).stdout)
+    (rlds,) = (item for item in findings if "frames resized by numba" in item["message"])
+    assert rlds["level"] == "ok" and not any("ensorflow is" in item["message"] for item in findings)
+
+
 def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
     """Its Python files without the compiled library that fits: as after a wrong pip install."""
     shutil.copytree(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.hosts import ROOT, Result, python
+from tests.hosts import NO_TENSORFLOW, ROOT, Result, python
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
@@ -25,9 +25,11 @@ SETTINGS = [
 
 
 def run_demo(root: Path, *settings: str) -> Result:
+    """Where TensorFlow is not installed."""
     sizes = ["--demonstrations", 24, "--evaluations", 2, "--ranks", 2]
     arguments = ["--root", root, *sizes, *SETTINGS, *settings]
-    return python(None, "scripts.demo", *arguments, timeout=400.0)
+    options = {"timeout": 400.0, "cold": True, "added": NO_TENSORFLOW}
+    return python(None, "scripts.demo", *arguments, **options)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""`inspect-data --config` and `prepare-data` on two ranks print one report, and one error."""
+"""`inspect-data --config` and `prepare-data` on two ranks print one report, and one error, where
+TensorFlow is not installed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 
-from tests.hosts import python, torchrun
+from tests.hosts import NO_TENSORFLOW, python, torchrun
 from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, write
 from tests.rlds.damages import flip
 
@@ -17,7 +19,8 @@ pytestmark = pytest.mark.slow
 
 
 def run(*words: Any, start: Any = torchrun, code: int = 0) -> str:
-    result = start(None, "robomimic_ddp", *words, rlds=True, timeout=300)
+    options = {"cold": True, "added": NO_TENSORFLOW, "timeout": 300}
+    result = start(None, "robomimic_ddp", *words, **options)
     assert bool(result.returncode) == bool(code) and not result.leftovers, result
     return result.stdout + result.stderr
 

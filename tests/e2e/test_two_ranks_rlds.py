@@ -103,6 +103,12 @@ def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
         assert ahead <= 4 * BATCH * 2 * len(RLDS_CAMERAS)
 
 
+def test_neither_rank_nor_reader_loads_tensorflow(trained: Any) -> None:
+    """Which is installed here. Batches are not in /dev/shm, which is small in containers."""
+    for report in trained[2]:
+        assert report["libraries"] == [["libtorch"], ["simplejpeg"]]
+
+
 def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
     for report in trained[2]:
         moved = report["moved"]

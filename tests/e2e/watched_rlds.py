@@ -19,7 +19,16 @@ import robomimic.scripts.train_rlds as entry
 import robomimic.utils.tensor_utils as TensorUtils
 
 from robomimic_ddp.data.rlds.loaders import make
+from robomimic_ddp.data.rlds.loaders.remote import reader_of_rank
 from tests.e2e.watched_train import RANK, Watch, around
+
+LIBRARIES = ("_pywrap_tensorflow", "libtorch", "simplejpeg", "/dev/shm")
+
+
+def mapped(process: str) -> list[str]:
+    """Those of LIBRARIES that a process has loaded or uses."""
+    maps = Path("/proc", process, "maps").read_text()
+    return [name for name in LIBRARIES if name in maps]
 
 
 class RLDSWatch(Watch):
@@ -63,6 +72,7 @@ class RLDSWatch(Watch):
             "frames_decoded": decoded,
             "frames_delivered": loader.frames_delivered,
             "frames_prefetched": loader.frames_prefetched,
+            "libraries": [mapped(process) for process in ("self", str(reader_of_rank().pid))],
         }
 
 

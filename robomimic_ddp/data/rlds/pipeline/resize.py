@@ -121,7 +121,7 @@ def _arguments(
 
 
 def _aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """New float32 that begin where a line of the processor's cache does: vectors that lie across
+    """New float32 that begin where a line of the processor's cache does: vectors that cross into
     two take half as long again.
     """
     size = math.prod(shape)
