@@ -46,7 +46,7 @@ SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x12
 _SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)(?::(\w+))?")
 HOSTS = ("host_shaped", "skipping")
 LOADERS = (*OURS, *HOSTS, "jpeg_limit")
-_NODE_CORES, _SAMPLES_PER_SECOND = 16, 32
+_NODE_CORES, _SAMPLES_PER_SECOND = 16, 1000
 """Of the column on GPUs: cores of a node, and what one GPU trains on."""
 _WARM_UP_SECONDS = 0.05
 _streams: list[Any] = []
@@ -156,7 +156,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['decoded_over_delivered']:17.2f}",
         f"{row['peak_rss_mb']:5.0f} MB",
         f"{row['first_batch_seconds']:9.2f} s",
-        f"{row['gpus_fed']:4.0f}",
+        f"{row['gpus_fed']:4.1f}",
         "" if row["loader"] == "ours" else ", ".join(over),
     )
 
@@ -179,7 +179,7 @@ def take_turn(seconds: float) -> dict[str, float]:
     """
     (stream,) = _streams
     _wait_until_still()
-    cpu = _cpu_seconds()
+    cpu = cpu_seconds()
     for _ in range(stream.ahead):
         next(stream.batches)
     began, batches = time.perf_counter(), 0
@@ -188,7 +188,7 @@ def take_turn(seconds: float) -> dict[str, float]:
         batches += 1
     wall = time.perf_counter() - began
     looking = _wait_until_still()
-    cpu = _cpu_seconds() - cpu - looking
+    cpu = cpu_seconds() - cpu - looking
     return {
         "seconds_per_frame": wall / batches / stream.frames_per_batch,
         "cpu_seconds_per_frame": cpu / (batches + stream.ahead) / stream.frames_per_batch,
@@ -203,7 +203,7 @@ def _family() -> list[Path]:
     return [Path("/proc/self"), *(Path("/proc", pid) for pids in children for pid in pids)]
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Return the processor time of this process, and of the one that reads for it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     fields = [(one / "stat").read_text().rpartition(")")[2].split() for one in _family()[1:]]

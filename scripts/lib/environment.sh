@@ -64,7 +64,7 @@ make_environment() {
     environment_python="$folder/bin/python"
     if [ -e "$folder.unfinished" ] || ! suits "$environment_python"; then
         base="$(find_python)" || return 1
-        echo "making ${3:-.venv} with $("$base" --version): 3.5 GB to download, 7 GB on disk" >&2
+        echo "making ${3:-.venv} with $("$base" --version): 3 GB to download, 6 GB on disk, a fifth more with the tests" >&2
         touch "$folder.unfinished" || return 1  # an interrupted venv has a python, and no pip
         "$base" -m venv --clear "$folder" || {
             echo "error: '$base -m venv' failed: Debian and Ubuntu need the package python3-venv." >&2

@@ -104,9 +104,11 @@ def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
 
 
 def test_neither_rank_nor_reader_loads_tensorflow(trained: Any) -> None:
-    """Which is installed here. Batches are not in /dev/shm, which is small in containers."""
+    """Which is installed here. The reader needs no /dev/shm, which is small in containers."""
     for report in trained[2]:
-        assert report["libraries"] == [["libtorch"], ["simplejpeg"]]
+        rank, reader = report["libraries"]
+        assert "libtorch" in rank and "_pywrap_tensorflow" not in rank
+        assert reader == ["simplejpeg"]
 
 
 def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:

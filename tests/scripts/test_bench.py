@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import ConfigError
-from scripts.bench import data, step
-from scripts.bench.data_set import DataJob
+from scripts.bench import data, start, step, utilization
+from scripts.bench.data_set import DataJob, write_if_missing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SMALL = ["--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
@@ -91,13 +91,40 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
         decoded = row["decoded_over_delivered"]
         assert 1 < decoded <= 3 if read_too_much else decoded == 1.0
         assert row["frames_per_second"] > 0 and row["cpu_seconds_per_1000_frames"] > 0
-        gpus = 16 / (row["cpu_seconds_per_1000_frames"] / 1000 * job.frames_per_sample * 32)
+        gpus = 16 / (row["cpu_seconds_per_1000_frames"] / 1000 * job.frames_per_sample * 1000)
         assert row["gpus_fed"] == pytest.approx(gpus)
         assert list(row["over_hosts"]) == (list(data.HOSTS) if row["loader"] in data.OURS else [])
         assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
     text = "\n".join(data.lines(job, rows))
     assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
     assert "ours_prepared over skipping, 3 ranks, CPU: " in text
+
+
+@pytest.mark.slow
+def test_what_a_rank_costs_before_its_first_batch(tmp_path):
+    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+    small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
+    job = DataJob(str(tmp_path), (20, 36), (12, 16), **small)
+    write_if_missing(job)
+    costs = start.turn(job, start.ROOT, 2)
+    assert costs["cpu_seconds"] > 0 and 50 < costs["pss_mb"] < 10_000
+
+
+@pytest.mark.slow
+def test_utilization_counts_computing_and_waiting(tmp_path, capsys):
+    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+    small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
+    job = DataJob(str(tmp_path), (20, 36), (12, 16), **small)
+    asleep, busy = utilization.measure(job, 2, [0.01], 1, 0.05, [*utilization.COMPUTE])
+    for row in (asleep, busy):
+        assert 0 < row["utilization"] <= 1 and row["asked_samples_per_second"] == 2 * 4 / 0.01
+        most = row["utilization"] * row["asked_samples_per_second"]
+        assert 0 < row["samples_per_second"] <= most * 1.001
+    cpu = asleep["cpu_seconds_per_sample"]
+    assert asleep["cores_for_node"][500] == pytest.approx(8 * 500 * cpu)
+    assert 0 < asleep["node_utilization"] <= 1 and busy["cpu_seconds_per_sample"] is None
+    text = "\n".join([*utilization.lines([asleep]), *utilization.lone_lines([busy])])
+    assert "8 GPUs at 500 samples/s each need" in text and "in Python: waits" in text
 
 
 def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
