@@ -109,15 +109,19 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
 
 
 def exposed_communication(reducers: Iterable) -> float | None:
-    """Seconds of a step in which DDP sends gradients while none is computed, over all
+    """Seconds of a step in which gradients are sent while none is computed, over all
     `optimizer_ddp.reducers`; None if nothing is sent or torch has no data. torch samples the first
     ten steps and every hundredth.
     """
-    total, is_known = 0, False
-    for reducer in reducers:
-        stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
-        if stats.get("backward_comm_time"):
-            is_known = True
-            overlap = stats.get("backward_compute_comm_overlap_time", 0)
-            total += max(0, stats["backward_comm_time"] - overlap)
-    return total * NANOSECONDS if is_known else None
+    times = [seconds for reducer in reducers if (seconds := _exposed(reducer)) is not None]
+    return sum(times) if times else None
+
+
+def _exposed(reducer: Any) -> float | None:
+    if getattr(reducer, "message_seconds", None) is not None:
+        return reducer.message_seconds
+    stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
+    if not stats.get("backward_comm_time"):
+        return None
+    overlap = stats.get("backward_compute_comm_overlap_time", 0)
+    return max(0, stats["backward_comm_time"] - overlap) * NANOSECONDS

@@ -38,7 +38,7 @@ def make_algo(alpha_is_parameter: bool = True) -> SimpleNamespace:
 def backprop(optimizer, loss, retain_graph: bool = False, through: bool = True) -> None:
     """As the host's backprop_for_loss."""
     averaging = optimizer_ddp.of(optimizer)
-    loss = loss if averaging is None or not through else averaging.through(loss)
+    loss = loss if averaging is None or not through else averaging.average_in_backward(loss)
     optimizer.zero_grad()
     loss.backward(retain_graph=retain_graph)
     optimizer.step()
