@@ -252,28 +252,36 @@ def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
         assert gradients == [[[1, 1], [2, 2], None]] * 3
 
 
-def two_passes(parts, share, average) -> None:
-    average(parts[0].pow(2).sum() * share).backward()
-    average(parts[1].exp().sum() * share).backward()
+def mean(batches, loss) -> torch.Tensor:
+    return sum(map(loss, batches)) / len(batches)
 
 
-def one_graph_twice(parts, share, average) -> None:
-    loss = average((parts[0] * parts[1]).sum().pow(2) * share)
+def two_passes(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: (x * first).pow(2).sum())).backward()
+    average(mean(batches, lambda x: (x * second).exp().sum())).backward()
+
+
+def one_graph_twice(first, second, batches, average) -> None:
+    loss = average(mean(batches, lambda x: (first * second * x).sum()))
     loss.backward(retain_graph=True)
     loss.backward()
 
 
-def after_a_local_pass(parts, share, average) -> None:
+def after_a_local_pass(first, second, batches, average) -> None:
     """As micro-batches: the first is not averaged, and uses more than the last."""
-    (parts[1].pow(3).sum() * share).backward()
-    average(parts[0].pow(2).sum() * share).backward()
+    mean(batches, lambda x: (second * x).pow(3).sum()).backward()
+    average(mean(batches, lambda x: (first * x).pow(2).sum())).backward()
 
 
-def gradient_penalty(parts, share, average) -> None:
+def gradient_penalty(first, second, batches, average) -> None:
     """A gradient in the loss, whose own pass must send nothing."""
-    inner = (parts[0].pow(3) * parts[1].exp()).sum() * share
-    (slope,) = torch.autograd.grad(inner, parts[0], create_graph=True)
-    average(slope.pow(2).sum() + inner).backward()
+
+    def loss(x):
+        inner = (first.pow(3) * second.exp() * x).sum()
+        (slope,) = torch.autograd.grad(inner, first, create_graph=True)
+        return slope.pow(2).sum() + inner
+
+    average(mean(batches, loss)).backward()
 
 
 class Reentrant(torch.autograd.Function):
@@ -292,8 +300,8 @@ class Reentrant(torch.autograd.Function):
         return x.grad
 
 
-def backward_within_backward(parts, share, average) -> None:
-    average(Reentrant.apply(parts[0] * parts[1]).sum() * share).backward()
+def backward_within_backward(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: Reentrant.apply(first * second * x).sum())).backward()
 
 
 PASSES = [
@@ -305,30 +313,30 @@ PASSES = [
 ]
 
 
-def stepped(passes, shares) -> list:
-    """Collective on several ranks: three steps with a loss that counts `shares`, summed in one
-    process; of two types of number.
+def stepped(passes) -> list:
+    """Collective on several ranks: three steps, with two batches in one process; parameters of two
+    types of number.
     """
     algo, parts = algo_of([torch.arange(1.0, 3), torch.full((2,), 0.1, dtype=torch.float64)])
+    batches, optimizer = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), algo.optimizers["all"]
     with ExitStack() as undo:
         average = lambda loss: loss  # noqa: E731
         if group.world_size() > 1:
             build(algo, undo)
-            average = optimizer_ddp.of(algo.optimizers["all"]).average_in_backward
-            shares = shares[group.rank()] * group.world_size()
+            average = optimizer_ddp.of(optimizer).average_in_backward
+            batches = batches[group.rank()][None]
         for _ in range(3):
-            algo.optimizers["all"].zero_grad()
-            passes(parts, shares, average)
+            optimizer.zero_grad()
+            passes(*parts, batches, average)
             nn.utils.clip_grad_norm_(parts, 0.2)
-            algo.optimizers["all"].step()
+            optimizer.step()
     return [p.detach() for p in parts]
 
 
 @pytest.mark.parametrize("passes", PASSES)
 def test_one_message_averages_every_kind_of_pass(ranks, passes):
-    shares = (0.25, 0.5) if passes is not gradient_penalty else (0.5, 0.5)
-    expected = stepped(passes, sum(shares))
-    for parts in ranks.run(stepped, passes, shares):
+    expected = stepped(passes)
+    for parts in ranks.run(stepped, passes):
         for value, wanted in zip(parts, expected):
             assert value.dtype == wanted.dtype
             assert torch.allclose(value, wanted, rtol=1e-5)
