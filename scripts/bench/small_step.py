@@ -30,7 +30,6 @@ from robomimic_ddp.errors import ConfigError
 from scripts.bench import turns
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
-from tests.e2e.watched_train import around
 from tests.hosts import apply, copy_host, environment
 
 HOST, OURS, BY_HAND = "host", "ours", "DDP by hand"
@@ -62,12 +61,14 @@ class Turns:
     def construct(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the host's model, whose steps wait for their turn."""
         model = factory(*args, **kwargs)
-        around(model, "train_on_batch", self.step)
-        return model
+        train_on_batch = model.train_on_batch
 
-    def step(self, train_on_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        self.wait()
-        return train_on_batch(*args, **kwargs)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self.wait()
+            return train_on_batch(*args, **kwargs)
+
+        model.train_on_batch = step
+        return model
 
     def wait(self) -> None:
         """Returns when it is this process's turn; ends the process after the last one."""
@@ -103,7 +104,7 @@ def work(job: dict[str, Any]) -> None:
     if job["kind"] == BY_HAND:
         train_by_hand(job["config"], clock, **{job["option"]: True} if job["option"] else {})
     else:
-        around(host_train, "algo_factory", clock.construct)
+        host_train.algo_factory = partial(clock.construct, host_train.algo_factory)
         train(job["config"])
 
 
@@ -181,7 +182,7 @@ class Team:
             errors = stack.enter_context(tempfile.TemporaryFile("w+"))
             process = subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, "--work", json.dumps(job)],
-                env={**environment(bench.hosts[kind == OURS]), **added},
+                env={**environment(bench.hosts[kind == OURS]), "USE_TF": "0", **added},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -191,6 +192,9 @@ class Team:
             job["profile"] = None
             stack.callback(process.wait)
             stack.callback(process.stdin.close)
+
+    def start(self) -> None:
+        """Returns when every rank is before its first step."""
         self._answer()
 
     def step(self, count: int) -> tuple[float, float]:
@@ -236,6 +240,8 @@ class Bench:
         """Measure the variants of `names` in turn."""
         with ExitStack() as stack:
             teams = {name: Team(self, name, stack) for name in names}
+            for team in teams.values():  # they start side by side
+                team.start()
             run = partial(turns.take_turns, names, measure=lambda name: teams[name].step(steps))
             run(rounds=_WARM_UP)
             results = run(rounds=rounds)
