@@ -199,14 +199,14 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
         parameters = outside_parallel_nets(algo, optimizer)
         if parameters:
             by_ddp = ddp_options if _need_ddp(parameters, options) else None
-            averaging = OptimizerDDP(name, optimizer, parameters, by_ddp)
-            _averaging[optimizer] = averaging
+            _averaging[optimizer] = OptimizerDDP(name, optimizer, parameters, by_ddp)
             undo.callback(_averaging.pop, optimizer, None)
-            undo.callback(averaging.remove)
-    if among(algo):
+            undo.callback(_averaging[optimizer].remove)
+    averaging = among(algo)
+    if averaging:
         for module in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
-                clip = functools.partial(_clip_mean, algo, getattr(module, name))
+                clip = functools.partial(_clip_mean, averaging, getattr(module, name))
                 undo.enter_context(swapped(module, name, clip))
 
 
@@ -217,13 +217,15 @@ def _need_ddp(parameters: list[torch.Tensor], options: Any) -> bool:
     return size >= FLAT_BYTES or compressed or bool(options.kwargs)
 
 
-def _clip_mean(algo: Any, clip: Callable, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+def _clip_mean(
+    averaging: list[OptimizerDDP], clip: Callable, parameters: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Collective where gradients of a plain backward pass are clipped: the mean is."""
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     known = set(map(id, clipped))
-    for averaging in among(algo):
-        if not known.isdisjoint(map(id, averaging.reduced)):
-            averaging.average_before_clipping()
+    for by_optimizer in averaging:
+        if not known.isdisjoint(map(id, by_optimizer.reduced)):
+            by_optimizer.average_before_clipping()
     return clip(clipped, *args, **kwargs)
 
 
