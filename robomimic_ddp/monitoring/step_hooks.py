@@ -55,6 +55,9 @@ class StepHook:
     def after_step(self) -> None:
         """Every hook has seen the step."""
 
+    def end(self) -> None:
+        """The training steps of an epoch are over."""
+
 
 class StepHooks:
     """Replaces two methods of `model`, and calls `hooks` around them. beneath: the methods that it
@@ -97,6 +100,19 @@ class _Methods(SimpleNamespace):
     """Methods of a host's algorithm, by name."""
 
 
+def end(model: Any) -> None:
+    """Tell the hooks of `model` that the training steps of an epoch are over."""
+    step_hooks = _present(model)
+    for hook in step_hooks.hooks if step_hooks is not None else ():
+        hook.end()
+
+
+def _present(model: Any) -> StepHooks | None:
+    """Return what replaces the methods of `model`, if hooks are installed."""
+    owners = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
+    return next((owner for owner in owners if isinstance(owner, StepHooks)), None)
+
+
 @contextmanager
 def installed(
     model: Any, hooks: Iterable[StepHook] = (), methods: Mapping[str, Callable] | None = None
@@ -105,8 +121,7 @@ def installed(
     names, beneath all hooks, and get the host's as first argument. Blocks may end in any order;
     with the first one all do.
     """
-    standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
-    present = next((owner for owner in standing if isinstance(owner, StepHooks)), None)
+    present = _present(model)
     step_hooks, hooks = present or StepHooks(model), list(hooks)
     with ExitStack() as undo:
         for name in vars(step_hooks.beneath) if present is None else ():

@@ -138,6 +138,8 @@ class _Epoch:
                 yield
             finally:
                 self.run.in_train_epoch = False
+            if not self.validates:
+                step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
