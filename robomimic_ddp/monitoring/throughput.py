@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
@@ -22,18 +22,24 @@ WAITED, ENOUGH_STEPS = 0.3, 20
 
 
 class Pace(StepHook):
-    """Times this rank's train steps of one epoch; `clock` returns seconds."""
+    """Times this rank's steps of one epoch; `clock` returns seconds. counts_steps: for the
+    watchdog; ranks validate on unequal numbers of batches.
+    """
 
     place = "pace"
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, counts_steps: bool = False
+    ) -> None:
+        self._clock, self._counts_steps = clock, counts_steps
         self.began = self.last_step = clock()
         self.steps = 0
         self.waited = 0.0
 
     def batch(self, batch: Any) -> None:
         self.waited += self._clock() - self.last_step
+        if self._counts_steps:
+            watchdog.stepped()
 
     def done(self) -> None:
         self.steps += 1

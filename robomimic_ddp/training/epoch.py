@@ -84,7 +84,7 @@ class _Epoch:
         self.done_before = self.part.steps
         self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
-        self.pace = throughput.Pace()
+        self.pace = throughput.Pace(counts_steps=self.is_logged and not self.validates)
         self.progress = self._progress() if group.is_main() else None
 
     def _set_steps(self, call: inspect.BoundArguments) -> None:
@@ -159,7 +159,7 @@ class _Epoch:
         if self.progress is not None:
             yield self.progress
         if self.is_logged:
-            yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
+            yield metrics.Recorder(self.model, self.part, is_training=not self.validates)
 
     def random_streams(self) -> Any:
         """Separate streams for validation; on one rank the host's, for bitwise the same results."""
