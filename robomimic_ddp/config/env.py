@@ -319,3 +319,15 @@ def child_environment(python_path: list[str]) -> dict[str, str]:
     variables = {"OMP_NUM_THREADS": "1", "USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
     return {**variables, "PYTHONPATH": os.pathsep.join([*python_path, *before])}
+
+
+def simulator_environment(gpu: str) -> dict[str, str]:
+    """Environment for a process that simulates: it sees and renders on `gpu` alone ("": none), and
+    off screen where there is no display. Variables for rendering that the user has set stay.
+    """
+    variables = {**child_environment([]), "CUDA_VISIBLE_DEVICES": gpu}
+    for name in _RENDERING if gpu.isdecimal() else ():
+        variables.setdefault(name, gpu)
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & variables.keys():
+        variables.setdefault("MUJOCO_GL", "egl" if gpu else "osmesa")
+    return variables
