@@ -60,6 +60,16 @@ def trained(once: Callable[..., Path], point_host: Host, low_dim_dataset: Path) 
 
 
 @pytest.fixture
+def plain(job: Job, once: Callable[..., Path]) -> Job:
+    """The same run with an unedited host."""
+
+    def make(folder: Path) -> None:
+        add_to(copy_host(folder).package)
+
+    return Job(Host(once("plain-point-host", make)), job.run)
+
+
+@pytest.fixture
 def job(trained: Path, point_host: Host, tmp_path: Path) -> Job:
     """The host with a copy of the run."""
     run = tmp_path / "run"

@@ -1,7 +1,7 @@
 """A point near which a policy must stay, as a simulator that a host has added.
 
-The variable POINT_FAULT plants a fault in the second step of an episode: KIND:FILE, once, by whoever
-makes the file first; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded.
+The variable POINT_FAULT plants a fault in the first step of an episode: KIND:FILE, once, by whoever
+makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import robomimic.envs.env_base as EnvBases
-
 
 ADDED = """
 
@@ -53,7 +52,7 @@ class PointEnv(EnvBases.EnvBase):
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, dict]:
         self.place = self.place + 0.3 * np.asarray(action)[:3]
         self.steps += 1
-        if self.steps == 2 and self.fault:
+        if self.steps == 1 and self.fault:
             self._plant()
         return self.get_observation(), self.get_reward(), self.is_done(), {}
 

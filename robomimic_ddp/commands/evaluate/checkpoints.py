@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,14 @@ def signature(run: Path, path: Path) -> tuple[str, int, int]:
 
 
 def of_run(run: Path) -> list[Path]:
-    """Return the files of all checkpoints that there are now, the newest first."""
+    """Return the files of all checkpoints that there are now: those of models/, the newest first,
+    and then last.pth, which often is a copy of one of them.
+    """
     dated = []
     for path in (*(run / MODELS).glob("*.pth"), run / LAST):
-        try:
-            dated.append((path.stat().st_mtime_ns, path.name == LAST, path))
-        except OSError:  # another program has removed it
-            continue
-    return [path for _, _, path in sorted(dated, reverse=True)]
+        with suppress(OSError):  # another program has removed it
+            dated.append((path.name != LAST, path.stat().st_mtime_ns, path))
+    return [path for *_, path in sorted(dated, reverse=True)]
 
 
 def named(run: Path, words: Sequence[str]) -> list[Path]:

@@ -35,18 +35,24 @@ class Evaluator:
         self.run, self.folder, self.pool, self.trackers = run, folder, pool, trackers
         self.episodes, self.filmed = episodes, filmed
         self.unseeded: set[str] = set()
+        self.done: set[tuple[int, str]] = set()
+        """Epochs and weights: several files may have the same."""
 
     def evaluate(self, path: Path) -> list[dict[str, Any]]:
-        """Return the results of the checkpoint's environments, which are also recorded and logged.
-        Raises CheckpointError and DataError.
+        """Return the results of the checkpoint's environments, which are also recorded and logged;
+        none where this process has evaluated the same weights. Raises CheckpointError, DataError.
         """
         copy, checkpoint = checkpoints.copied(self.run, path, self.folder)
+        same = (checkpoint.epoch, checkpoint.weights)
         try:
+            if same in self.done:
+                return []
             played, lost = self._play(copy, checkpoint)
             results = self._results(checkpoint, played, lost)
             record.link_best(self.run, checkpoint, copy)
         finally:
             copy.unlink(missing_ok=True)
+        self.done.add(same)
         self.trackers.log(checkpoint, results)
         return results
 

@@ -18,7 +18,7 @@ from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import evaluation
 from robomimic_ddp.terminal import print_clean
 
-HEAD = ("checkpoint", "epoch", "environment", "episodes", "success", "95 %", "return", "horizon")
+HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
 
 
 @contextmanager
@@ -51,13 +51,13 @@ def cells(result: dict[str, Any]) -> tuple[str, ...]:
     log, interval = result["log"], result["interval"]
     rate = log.get(evaluation.SUCCESS)
     return (
-        str(result["checkpoint"]),
         str(result["epoch"]),
         str(result["env"]),
         f"{result['episodes']}{_lost(result)}",
         "-" if rate is None else f"{rate:.1%}",
         "-" if not interval else f"{interval[0]:.1%} to {interval[1]:.1%}",
         *(f"{log[name]:.4g}" if name in log else "-" for name in ("Return", "Horizon")),
+        str(result["checkpoint"]),
     )
 
 

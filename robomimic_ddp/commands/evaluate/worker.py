@@ -123,6 +123,9 @@ def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any
     """Return the answer to a task: its log, or why there is none, and at which stage."""
     stage = "setup"
     try:
+        import robomimic.utils.file_utils  # noqa: F401  (a shared disk may take minutes)
+        import robomimic.utils.train_utils  # noqa: F401
+
         faulthandler.dump_traceback_later(seconds, exit=True)
         player.prepare(task)
         stage = "episode"

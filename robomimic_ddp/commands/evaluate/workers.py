@@ -151,10 +151,10 @@ class Pool:
                 f"{self.deaths} processes have ended without an episode, the last in {task}: "
                 f"{reason}. {self.log.name} has what they printed."
             )
-        again = task.tries < _MOST_TRIES
-        outcome = "it is played again" if again else "it is left out"
-        say(f"warning: {task}: {reason}; {outcome}", file=sys.stderr)
-        return None if again else {"lost": reason}
+        if task.tries >= _MOST_TRIES:
+            return {"lost": reason}
+        say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
+        return None
 
     def close(self) -> None:
         """End all processes."""
