@@ -164,8 +164,9 @@ def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iter
         entry = data[dataset] if isinstance(data, list) else {}
         if not entry.get("eval", True):
             continue
-        name = str(entry.get("key") or (Path(entry["path"]).stem if entry else meta["env_name"]))
-        yield Environment(name, number, dataset)
+        simulator = meta["env_name"]
+        name = entry.get("key") or (Path(entry["path"]).stem if entry else simulator)
+        yield Environment(str(name), number, dataset)
         number += 1
         for other in (tree.at(config, "experiment.additional_envs") or ()) if not dataset else ():
             yield Environment(str(other), number, dataset, str(other))

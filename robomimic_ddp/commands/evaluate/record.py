@@ -68,16 +68,17 @@ def _lost(result: dict[str, Any]) -> str:
 
 def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
     """Make `best_success.pth` the checkpoint that was just evaluated, if its mean success over its
-    environments is at least that of every other one with as many episodes.
+    environments is at least that of every other one. Those with less than half as many episodes as
+    another do not count.
     """
+    results = [line for line in evaluation.results(run) if evaluation.SUCCESS in line["log"]]
+    most = max((line["episodes"] for line in results), default=0)
     rates: dict[str, list[float]] = {}
-    results = [r for r in evaluation.results(run) if evaluation.SUCCESS in r["log"]]
-    most = max((r["episodes"] for r in results if r["weights"] == evaluated.weights), default=0)
-    for result in results:
-        if result["episodes"] >= most:
-            rates.setdefault(result["weights"], []).append(result["log"][evaluation.SUCCESS])
+    for line in results:
+        if 2 * line["episodes"] >= most:
+            rates.setdefault(line["weights"], []).append(line["log"][evaluation.SUCCESS])
     means = {weights: sum(of) / len(of) for weights, of in rates.items()}
-    if means.get(evaluated.weights, -1.0) < max(means.values(), default=0.0):
+    if evaluated.weights not in means or means[evaluated.weights] < max(means.values()):
         return
     best, source = run / BEST_SUCCESS, run / evaluated.shown
     temporary = atomic_files.temporary_beside(best)
