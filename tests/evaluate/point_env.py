@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import robomimic.envs.env_base as EnvBases
 
+from tests.datasets import CAMERA
+
 ADDED = """
 
 def get_env_class(env_meta=None, env_type=None, env=None):
@@ -34,8 +36,8 @@ def add_to(package: Path) -> None:
 class PointEnv(EnvBases.EnvBase):
     """Observations and actions as in tests/datasets.py; 6 steps."""
 
-    def __init__(self, env_name: str, **_: Any) -> None:
-        self.env_name = env_name
+    def __init__(self, env_name: str, use_image_obs: bool = False, **_: Any) -> None:
+        self.env_name, self.sees = env_name, use_image_obs
         kind, _, file = os.environ.get("POINT_FAULT", "").partition(":")
         self.fault, self.file = kind, file
         self.resets = 0
@@ -70,7 +72,8 @@ class PointEnv(EnvBases.EnvBase):
             raise ValueError("planted in an episode")
 
     def get_observation(self, obs: Any = None) -> dict[str, np.ndarray]:
-        return {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
+        state = {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
+        return {**state, CAMERA: np.zeros((32, 32, 3), np.uint8)} if self.sees else state
 
     def get_reward(self) -> float:
         return -float(np.linalg.norm(self.place))
