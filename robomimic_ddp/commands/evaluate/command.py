@@ -17,7 +17,14 @@ from robomimic_ddp import files
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, machine, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, UsageError
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    CheckpointError,
+    DataError,
+    UsageError,
+)
+from robomimic_ddp.monitoring import run_summary
 from robomimic_ddp.terminal import print_clean, say, table, whole_number, width
 
 LOG = "evaluation.log"
@@ -62,15 +69,40 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise UsageError("--follow takes all checkpoints: leave out --checkpoints.")
     from robomimic_ddp.commands.evaluate import checkpoints, record
 
-    named = [] if args.follow else checkpoints.named(directory, args.checkpoints or ["last"])
+    if not args.follow:
+        named = checkpoints.named(directory, args.checkpoints or ["last"])
     with ExitStack() as stack:
         stack.enter_context(handling([signal.SIGTERM, signal.SIGHUP], signal.default_int_handler))
         stack.enter_context(record.locked(directory))
         evaluator = stack.enter_context(_evaluator(directory, args))
-        results = [result for path in named for result in evaluator.evaluate(path)]
+        if args.follow:
+            results = _follow(directory, args.episodes, evaluator)
+        else:
+            results = [result for path in named for result in evaluator.evaluate(path)]
     rows = [record.HEAD, *map(record.cells, results)]
     print_clean("\n".join(table(rows, width())))
     return EXIT_REFUSED if any(result.get("lost") for result in results) else EXIT_DONE
+
+
+def _follow(directory: Path, episodes: int | None, evaluator: Any) -> list[dict[str, Any]]:
+    """Evaluate new checkpoints until training ends; print and return the results."""
+    from robomimic_ddp.commands.evaluate import follow, record
+
+    results: list[dict[str, Any]] = []
+    follower = follow.Follower(directory, episodes)
+    evaluator.done |= follower.weights
+    for path in follower.paths():
+        try:
+            new = evaluator.evaluate(path)
+        except CheckpointError as error:
+            follower.failed(path, error)
+            continue
+        for result in new:
+            say(record.sentence(result))
+        results += new
+    if run_summary.is_incomplete(directory):
+        say("training has ended before its last epoch: when it is resumed, evaluate it again")
+    return results
 
 
 def _gpus(text: str | None) -> list[str]:

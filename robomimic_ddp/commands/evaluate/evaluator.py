@@ -131,9 +131,10 @@ class Evaluator:
             result = {
                 **evaluation.result(lines),
                 "checkpoint": checkpoint.shown,
-                "file": list(checkpoint.file),
                 "lost": missing,
             }
+            if environment is checkpoint.environments[-1]:  # then all of them are recorded
+                result["file"] = list(checkpoint.file)
             self._write(result)
             results.append(result)
         return results

@@ -15,7 +15,7 @@ from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS, Checkpoint
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring import evaluation, host_loggers
 from robomimic_ddp.terminal import print_clean
 
 HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
@@ -58,6 +58,15 @@ def cells(result: dict[str, Any]) -> tuple[str, ...]:
         "-" if not interval else f"{interval[0]:.1%} to {interval[1]:.1%}",
         *(f"{log[name]:.4g}" if name in log else "-" for name in ("Return", "Horizon")),
         str(result["checkpoint"]),
+    )
+
+
+def sentence(result: dict[str, Any]) -> str:
+    """Return a result in words."""
+    epoch, env, episodes, rate, interval, *numbers, _ = cells(result)
+    return (
+        f"epoch {epoch}, {env}: {rate} of {episodes} episodes succeeded ({interval}), return "
+        f"{numbers[0]}, horizon {numbers[1]}"
     )
 
 
@@ -139,7 +148,7 @@ class Trackers:
         import wandb
 
         if self._wandb is None:
-            number = files.read_text(self.run / "logs" / "wandb_run_id", 100).strip()
+            number = files.read_text(self.run / "logs" / host_loggers.WANDB_ID, 100).strip()
             settings = {"mode": env.wandb_mode(), "id": number, "resume": "allow"}
             with suppress(TypeError, ValueError):  # older ones have no shared runs
                 shared = {"mode": "shared", "x_primary": False, "x_label": "evaluation"}
