@@ -105,7 +105,7 @@ class RandomStreams(Component):
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is None:
-            rng.seed_streams(self.run.seed, group.rank(), saved["epoch"])
+            rng.seed_streams(self.run.settings.seed, group.rank(), saved["epoch"])
         else:
             rng.restore(state)
 

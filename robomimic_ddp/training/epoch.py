@@ -141,7 +141,7 @@ class _Epoch:
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
-        options = self.run.options.values
+        options = self.run.options
         yield self.pace
         if self.run.pictures is not None and not self.validates:
             self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
@@ -164,7 +164,7 @@ class _Epoch:
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
         number = self.number if isinstance(self.number, int) else 0
-        return rng.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
+        return rng.forked(_VALIDATION, self.run.settings.seed, self.run.plan.rank, number)
 
     def weights(self) -> Any:
         """Collective when validating sharded nets: whole weights, since ranks may have unequal
@@ -201,7 +201,7 @@ class _Epoch:
         if guard is None or self.validates or guard.steps > self.stepped_before:
             return
         finished_before = self.done_before and self.steps <= self.done_before
-        if finished_before or self.run.options.values.precision == "fp16":
+        if finished_before or self.run.options.precision == "fp16":
             return
         raise WrapError(
             f"{self.place} ended on rank {group.rank()} after {batches} batch(es) and no step of "
@@ -255,7 +255,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         epoch = call.arguments.get("epoch")
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
         with swapped(run, "plays", True), run.weights_for_acting(), acting:
-            result = _rollouts.split(rollout_with_stats, call, run.seed)
+            result = _rollouts.split(rollout_with_stats, call, run.settings.seed)
         if run.pictures is not None and isinstance(result, tuple) and result:
             run.pictures.videos(result[-1], epoch)
         if run.directory is not None and group.is_main():

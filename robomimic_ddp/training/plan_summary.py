@@ -48,7 +48,7 @@ def lines(run: Any) -> Iterator[str]:
     yield run.plan.describe(in_parallel=run.trains_in_parallel)
     for pair in dict.fromkeys(run.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
-        chosen = run.options.sources["lr_scaling"] != "default"
+        chosen = run.settings.sources["lr_scaling"] != "default"
         resumes = run.resume.found is not None and run.resume.found.kind == "state"
         yield learning_rate.describe(*pair, *rules, chosen, resumes)
     loader = run.loaders.get("train")
@@ -60,11 +60,11 @@ def lines(run: Any) -> Iterator[str]:
         yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
         yield f"memory: {_state(run)}"
     if run.steps is not None:
-        yield f"precision: {run.steps.precision}"
+        yield f"precision: {run.options.precision}"
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
-        yield _saving(run.options.values.save_seconds)
+        yield _saving(run.options.save_seconds)
         yield from _disk(run)
 
 
@@ -74,7 +74,7 @@ def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:
 
 def _state(run: Any) -> str:
     parameters = sum(one.numel() for net in run.nets for one in net.parameters())
-    shards = max(2, run.plan.world_size // run.options.values.fsdp_replicas)
+    shards = max(2, run.plan.world_size // run.options.fsdp_replicas)
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
@@ -86,7 +86,7 @@ def _averages(run: Any) -> int:
     if tree.at(run.config, "algo.ema.enabled") is False:
         return 0
     # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
-    return 2 if run.options.values.preset == "safe" else 1
+    return 2 if run.options.preset == "safe" else 1
 
 
 def _saving(seconds: float) -> str:

@@ -42,7 +42,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     stopped on request.
     """
     launch = env.read_launch_env()
-    option = run.options.values.resume
+    option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
     if not asked and not launch.restart_count:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, HostFiles, Resume, RunRecord, Writer
-from robomimic_ddp.config import (
-    host_seams,
-    machine,
-    options,
-    plan,
-)
+from robomimic_ddp.config import host_seams, machine
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.config.plan import RunPlan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
     atomic_files,
     group,
@@ -52,10 +50,7 @@ class Run:
     loaders; `sharded_stream` whether the host's own RLDS pipeline was split over the ranks.
     """
 
-    plan: plan.RunPlan
-    options: options.ResolvedOptions
-    seed: int
-    fine_tuning: bool
+    settings: Settings
     config: Any = field(default=None, repr=False)
     """The host's."""
     nets: list = field(default_factory=list)
@@ -84,8 +79,6 @@ class Run:
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
-    core_share: int = field(default_factory=machine.usable_cores)
-    """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     in_train_epoch: bool = False
@@ -98,6 +91,14 @@ class Run:
     """Main rank: where the host's files go to `writer`, in the epoch loop without preset safe."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
+
+    @property
+    def options(self) -> Options:
+        return self.settings.options
+
+    @property
+    def plan(self) -> RunPlan:
+        return self.settings.plan
 
     @property
     def directory(self) -> Path | None:
@@ -122,7 +123,7 @@ class Run:
         parameters = sum(
             one.numel() for net in self.nets for one in net.parameters() if one.requires_grad
         )
-        scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning)
+        scaled = lr * self.plan.lr_factor(parameters, self.settings.fine_tuning)
         self.learning_rates.append((lr, scaled))
         return scaled
 
@@ -143,14 +144,17 @@ class Run:
             **(place or {}),
             "version": robomimic_ddp.__version__,
             "host": self.host,
-            "options": asdict(self.options.values),
-            "sources": dict(self.options.sources),
-            "plan": asdict(self.plan),
+            **self.settings.record(),
             "learning_rates": self.learning_rates,
         }
         self.record = RunRecord(directory, content)
         with atomic_files.must_be_written(directory / RECORD_NAME):
             self.record.write()
+
+    def note_settings(self) -> None:
+        """Main rank: adds the completed settings to `ddp.json`."""
+        if self.record is not None:
+            self.record.add(**self.settings.record())
 
     def note_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
         """Collective: adds to `ddp.json` what the finished training did.
@@ -216,8 +220,7 @@ def facts() -> dict[str, Any]:
     package = type(run.config).__module__.partition(".")[0]
     known = {
         "version": robomimic_ddp.__version__,
-        "plan": asdict(run.plan),
-        "options": asdict(run.options.values),
+        **run.settings.record(),
         "git_commit": verify.commit(host_seams.package_folder(package)),
     }
     return {"robomimic_ddp": known}
@@ -233,13 +236,6 @@ def made_current(run: Run) -> Iterator[None]:
         _current.reset(token)
 
 
-def share_workers(run: Run) -> None:
-    """Under `ddp.workers=auto`: the data workers that this rank's cores allow."""
-    if run.options.values.workers == "auto" and run.plan.data_workers is not None:
-        workers = plan.workers_of_share("auto", run.core_share)
-        run.plan = replace(run.plan, data_workers=workers)
-
-
 def parallelise(net: nn.Module) -> nn.Module:
     """`net`, made parallel by the present run's mode; unchanged outside a run and on one device."""
     run = current()
@@ -249,7 +245,7 @@ def parallelise(net: nn.Module) -> nn.Module:
     if run.plan.mode == "single":
         run.nets.append(net)
         return net
-    of_ddp = parallel.ddp_options(run.options.values, net)
+    of_ddp = parallel.ddp_options(run.options, net)
     run.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
     return net
 
@@ -260,4 +256,4 @@ def share_cores(run: Run) -> None:
     Hosts ask for two threads a process. Where a rank has less than that, threads wait for each
     other in busy loops: two ranks on two cores then took several times as long for a step.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), run.core_share))
+    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))

@@ -58,7 +58,7 @@ def differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
 ) -> Iterator[Difference]:
     """Differences between the state `saved` and `now`, the current result of `of`."""
-    now_options, before = asdict(run.options.values), saved["options"]
+    now_options, before = asdict(run.options), saved["options"]
     for name in sorted(set(now_options) & set(before) - {"resume"}):
         if before[name] != checkpoint.plain(now_options[name]):
             yield Difference(f"ddp.{name}: {before[name]} -> {now_options[name]}", False)

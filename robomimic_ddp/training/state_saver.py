@@ -205,7 +205,7 @@ class StateSaver:
         # What a file cannot contain is an error at the first save, not a warning at each.
         content["model"] = checkpoint.plain(content["model"])
         content["job"] = record.content.get("job")
-        self.next_save = time.monotonic() + self.run.options.values.save_seconds
+        self.next_save = time.monotonic() + self.run.options.save_seconds
         self.better_is_lost = False
         writer.put(name, partial(self._write, content, improved), self._failed)
 
@@ -246,7 +246,7 @@ class StateSaver:
             "batch_per_rank": run.plan.batch_per_rank,
             "samples_per_step": run.plan.samples_per_step,
             "learning_rates": [list(pair) for pair in run.learning_rates],
-            "options": asdict(run.options.values),
+            "options": asdict(run.options),
             "best": best,
             "defines": self.defines,
         }

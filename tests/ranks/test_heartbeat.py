@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run
@@ -233,7 +234,7 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
     resolved, launch = options.resolve(), LaunchEnv(True, 1, 2, 1, 2)
     made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
-    present = _run.Run(made, resolved, 7, False)
+    present = _run.Run(Settings.of(resolved, made, 7))
     present.start_heartbeat(tmp_path)
     deadline = time.monotonic() + 20
     while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp.checkpoint import STATE, Found, state_file
 from robomimic_ddp.config import options
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import state_saver
@@ -63,7 +64,7 @@ def life(directory, found, how=None, batches=0):
     how = how or {}
     printed = io.StringIO()
     with running(directory, found) as run, contextlib.redirect_stdout(printed):
-        run.options = options.resolve(how.get("options", {}))
+        run.settings = Settings.of(options.resolve(how.get("options", {})), run.plan, seed=7)
         run.learning_rates = how.get("rates", run.learning_rates)
         config = changed(CONFIG, how["key"], how["value"]) if "key" in how else CONFIG
         run.config = config

@@ -18,8 +18,9 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import env, options
+from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
@@ -35,7 +36,9 @@ from tests.ranks.toy import make_algo
 
 def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
-    run = Run(None, options.resolve({"resume": asked}), seed=1, fine_tuning=False)
+    resolved = options.resolve({"resume": asked})
+    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    run = Run(Settings.of(resolved, made, seed=1))
     said = []
     for count in counts:
         launch = LaunchEnv(restart_count=count, run_id="old")

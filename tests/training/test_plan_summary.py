@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import Found, RunRecord
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run, step
@@ -24,7 +25,7 @@ def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
     launch = LaunchEnv(launched=True, world_size=ranks, local_world_size=on_node)
     resolved = resolve(options)
     made = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
-    found = run.Run(made, resolved, seed=1, fine_tuning=False, config=config)
+    found = run.Run(Settings.of(resolved, made, seed=1), config)
     found.nets.append(torch.nn.Linear(2, 2))
     return found
 
@@ -65,9 +66,11 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
 
 def test_every_decision_has_a_line():
     data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
-    present = run_of(config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data))
+    present = run_of(
+        config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data), precision="bf16"
+    )
     present.scale_lr(1e-4)
-    present.steps = step.Prepared("preset: fast (fused optimizer)", precision="bf16")
+    present.steps = step.Prepared("preset: fast (fused optimizer)")
     lines = present.describe().splitlines()
     for expected in (
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
