@@ -65,7 +65,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         more = {}
         make = sampling.valid_loader
         if role == "train":
-            make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
+            make, more = sampling.train_loader, {"stream_is_sharded": run.built.sharded_stream}
             if run.plan.accumulate > 1:  # on one rank the host's batch is delivered
                 loader_kwargs["batch_size"] = batch
         loader = make(
@@ -79,9 +79,9 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         )
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
         loader = sampling.ReplayedLoader(loader)
-    before = run.loaders.get(role)
+    before = run.built.loaders.get(role)
     joins = role == "train" and before is not None
-    run.loaders[role] = sampling.JoinedLoaders(before, loader) if joins else loader
+    run.built.loaders[role] = sampling.JoinedLoaders(before, loader) if joins else loader
     return loader
 
 
@@ -120,7 +120,7 @@ def sharded(make_dataset: Callable) -> Callable:
         dataset = tfds_sharding.make_sharded(
             make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
         )
-        run.sharded_stream = True
+        run.built.sharded_stream = True
         return dataset
 
     return wrapped

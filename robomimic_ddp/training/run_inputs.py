@@ -39,8 +39,8 @@ def checked(run: Any, host_resumes: bool) -> Iterator[None]:
     package = type(config).__module__.partition(".")[0]
     ckpt_path = config.experiment.get("ckpt_path", None)
     untrusted = None if trusts else ckpt_path
-    reads = weights.read_on_cpu(package, untrusted, before=run.writer.flush)
-    run.checkpoints = run.undo.enter_context(reads)
+    reads = weights.read_on_cpu(package, untrusted, before=run.output.writer.flush)
+    run.built.checkpoints = run.undo.enter_context(reads)
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:

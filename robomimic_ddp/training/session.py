@@ -80,7 +80,7 @@ def distributed(train: Callable) -> Callable:
             host_seams.require_patched_epoch(train)
         host_keys.require_possible(config)
         started = start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry_point.at_once(run.end):
+        with started as run, entry_point.at_once(run.output.end):
             device = _use_device(run, device)
             if "device" in call.arguments:
                 call.arguments["device"] = device
@@ -140,7 +140,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
             error = raised
             raise
         finally:
-            run.end(error)
+            run.output.end(error)
 
 
 def _planner(
@@ -177,8 +177,8 @@ def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitSt
     cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
     of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
     settings = run.settings.on_node(plan_of(of_node), cores)
-    run.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
-    run.node_messages.joined(restarts)
+    run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
+    run.output.node_messages.joined(restarts)
     agreement.require_same_job(run)
     return settings
 
@@ -213,13 +213,13 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     if run.plan.several_ranks:
         agreement.require_same_model(run, model)
     _run.share_cores(run)
-    run.settings = step.with_preset(run.settings, bool(run.nets))
+    run.settings = step.with_preset(run.settings, bool(run.built.nets))
     run.note_settings()
-    run.steps = step.prepare(model, run.options, run.nets, run.undo)
+    run.steps = step.prepare(model, run.options, run.built.nets, run.undo)
     step.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory with the nets by now, and are read once.
     sums = agreement.make_equal(model) if run.plan.several_ranks else None
-    _print_plan(run, step.added_by_max(run.settings, bool(run.nets)))
+    _print_plan(run, step.added_by_max(run.settings, bool(run.built.nets)))
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
@@ -238,7 +238,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     run.guard = run.undo.enter_context(step_guard.installed(model))
     if not run.options.verify:
         return None, finished
-    verifier = verify.Verifier(model, run.loaders.get("train"), run.options)
+    verifier = verify.Verifier(model, run.built.loaders.get("train"), run.options)
     verifier.start(sums if finished is None else None)
     return verifier, finished
 
@@ -268,19 +268,19 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
-    weights.release(run.checkpoints)
-    run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
+    weights.release(run.built.checkpoints)
+    run.progress.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     saver = StateSaver(run, model)
-    run.undo.callback(run.writer.close)
+    run.undo.callback(run.output.writer.close)
     if group.is_main() and run.options.preset != "safe":
-        run.host_files = HostFiles(run.writer)
+        run.output.host_files = HostFiles(run.output.writer)
     verifier, finished = _begin(run, model, saver)
     try:
         run.stopper.listen()
         if run.options.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_roots(model))
-            debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
+            debug.tell_start(nets, run.built.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
                 continue
@@ -297,7 +297,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             saver.epoch_end(epoch)
         saver.finish()
     finally:
-        run.host_files = None
+        run.output.host_files = None
         if verifier is not None:
             verifier.stop()
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven

@@ -96,7 +96,7 @@ def a_loader(make, shuffle, batch_size=4):
 def started(part=None):
     """A run of this rank whose train epoch has done `part`; the host's steps are not shortened."""
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as run:
-        run.resume.part = part
+        run.progress.part = part
         yield run
 
 

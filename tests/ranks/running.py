@@ -13,6 +13,7 @@ from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import resume, state_saver
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.run_parts import Output
 from tests.ranks.toy import make_algo, step
 
 
@@ -36,8 +37,10 @@ def running(directory, found=None, writer=WritesAtOnce, **asked):
     launch = LaunchEnv(True, rank, world, rank, world)
     resolved = options.resolve({"save_seconds": 0, **asked})
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(Settings.of(resolved, made, 7), resume=Resume(found), writer=writer())
-    run.learning_rates = [(0.1, 0.1)]
+    run = _run.Run(
+        Settings.of(resolved, made, 7), resume=Resume(found), output=Output(writer=writer())
+    )
+    run.built.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)
     token = _run._current.set(run)

@@ -27,11 +27,11 @@ def trained(directory):
     seen = []
 
     def begin(_):
-        _run.current().start_heartbeat(directory)
+        _run.current().output.start_heartbeat(directory, _run.current().plan)
 
     def look(job):
         if job.step_number == STEPS - 1:
-            _run.current().heartbeat.write()
+            _run.current().output.heartbeat.write()
             reported = heartbeat.read(directory)
             seen.append(next(one for one in reported if one["rank"] == job.rank))
 
@@ -235,10 +235,10 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     resolved, launch = options.resolve(), LaunchEnv(True, 1, 2, 1, 2)
     made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
     present = _run.Run(Settings.of(resolved, made, 7))
-    present.start_heartbeat(tmp_path)
+    present.output.start_heartbeat(tmp_path, made)
     deadline = time.monotonic() + 20
     while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     reported = heartbeat.read(tmp_path)[0]
-    present.heartbeat.stop(True)
+    present.output.heartbeat.stop(True)
     assert reported["memory"] == 222

@@ -65,7 +65,7 @@ def life(directory, found, how=None, batches=0):
     printed = io.StringIO()
     with running(directory, found) as run, contextlib.redirect_stdout(printed):
         run.settings = Settings.of(options.resolve(how.get("options", {})), run.plan, seed=7)
-        run.learning_rates = how.get("rates", run.learning_rates)
+        run.built.learning_rates = how.get("rates", run.built.learning_rates)
         config = changed(CONFIG, how["key"], how["value"]) if "key" in how else CONFIG
         run.config = config
         run.resume.config_before = None
@@ -76,10 +76,12 @@ def life(directory, found, how=None, batches=0):
         kwargs = {"dataset": Items(**how.get("data", {})), "batch_size": 4, "shuffle": True}
         place = {"rank": group.rank(), "world_size": group.world_size()}
         loader = sampling.train_loader(DataLoader, kwargs, seed=3, batch_size_per_rank=4, **place)
-        run.loaders["train"] = loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
+        run.built.loaders["train"] = (
+            loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
+        )
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
-        iterator = iter(run.loaders["train"])
+        iterator = iter(run.built.loaders["train"])
         for _ in range(batches):
             next(iterator)
         saver.epoch_end(1)

@@ -26,7 +26,7 @@ def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
     resolved = resolve(options)
     made = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
     found = run.Run(Settings.of(resolved, made, seed=1), config)
-    found.nets.append(torch.nn.Linear(2, 2))
+    found.built.nets.append(torch.nn.Linear(2, 2))
     return found
 
 
@@ -111,14 +111,14 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 )
 def test_what_a_crash_loses(seconds, words, tmp_path):
     present = run_of(config({}), save_seconds=seconds)
-    present.record = RunRecord(tmp_path, {})
+    present.output.record = RunRecord(tmp_path, {})
     assert f"\nsaving: {words}" in present.describe()
 
 
 def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
     present = run_of(config({}))
     present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
-    present.record = RunRecord(tmp_path, {})
+    present.output.record = RunRecord(tmp_path, {})
     size = 6 * 16  # parameters; weight, moments and average
     (tmp_path / "last.pth").write_bytes(bytes(size))  # it will be replaced
     for free, is_said in ((10 * size - 1, True), (10 * size, False)):
@@ -198,7 +198,7 @@ def test_waiting_for_data_is_worth_a_line():
 def test_a_prepared_set_is_named_with_its_pixels():
     dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
     present = run_of(config({}, data=[]))
-    present.loaders["train"] = SimpleNamespace(dataset=dataset)
+    present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
     assert "data: /data/x is prepared from y" in present.describe()
 
 
@@ -211,7 +211,7 @@ class Faulty:
 
 def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
-    present.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
+    present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
 
 
@@ -222,6 +222,6 @@ def test_samples_that_one_process_does_not_validate(steps, drop_last, is_said):
     kwargs = {"dataset": range(67), "batch_size": 16, "drop_last": drop_last}
     place = {"rank": 0, "world_size": 2, "seed": 5, "batch_size_per_rank": 16}
     present = run_of({"experiment": {"validation_epoch_every_n_steps": steps}})
-    present.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
+    present.built.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
     text = present.describe()
     assert ("all 67 samples; in one process the host leaves out the last 3 (" in text) == is_said

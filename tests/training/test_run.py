@@ -221,7 +221,7 @@ def test_only_a_collectives_own_error_is_a_follow_up():
 def test_the_block_names_rlds_data(sharded):
     train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
     present = run_of(2, "none")
-    present.sharded_stream, present.config = sharded, {"train": train}
+    present.built.sharded_stream, present.config = sharded, {"train": train}
     (line,) = (line for line in present.describe().splitlines() if line.startswith("data:"))
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded

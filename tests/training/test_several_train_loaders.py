@@ -70,11 +70,11 @@ def test_each_loader_resumes_at_its_own_place(present, sizes):
     begun = [iter(loader) for loader in loaders]  # closed, they would end their passes
     for batches in begun:
         next(batches)
-    saved = present.loaders["train"].position()
+    saved = present.built.loaders["train"].position()
     expected = [next(batches)[0].tolist() for batches in begun]
-    present.loaders.clear()
+    present.built.loaders.clear()
     resumed = [make(batch_size) for batch_size in sizes]
-    said = present.loaders["train"].go_to(saved, 2, epoch=1)
+    said = present.built.loaders["train"].go_to(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3
 
