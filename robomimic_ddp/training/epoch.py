@@ -12,13 +12,14 @@ from typing import Any
 
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
+from robomimic_ddp.distributed import fsdp, group, main_rank, optimizer_ddp, rng, watchdog
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
     debug,
     history,
     metrics,
     nan_guard,
+    profiler,
     progress_bar,
     step_hooks,
     throughput,
@@ -86,6 +87,7 @@ class _Epoch:
         self._set_steps(call)
         self.pace = throughput.Pace()
         self.progress = self._progress() if group.is_main() else None
+        self.profiler = None if self.validates else self._profiler()
 
     def _set_steps(self, call: inspect.BoundArguments) -> None:
         steps = call.arguments.get("num_steps")
@@ -118,6 +120,19 @@ class _Epoch:
             done_before=self.done_before,
             epochs_left=max(0, self.run.progress.last_epoch - self.number) if known else None,
             tells_end=not self.validates,
+        )
+
+    def _profiler(self) -> profiler.Profiler | None:
+        """Collective: of the run's first train epoch under `ddp.profile`."""
+        run = self.run
+        if not run.options.profile or run.progress.profiled:
+            return None
+        run.progress.profiled = True
+        directory = main_rank.on_main(lambda: run.output.directory)
+        if directory is None:
+            return None
+        return profiler.Profiler(
+            run.options.profile, directory / profiler.FOLDER, run.settings.cores
         )
 
     @contextlib.contextmanager
@@ -160,6 +175,8 @@ class _Epoch:
             yield self.progress
         if self.is_logged:
             yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
+        if self.profiler is not None:
+            yield self.profiler
 
     def random_streams(self) -> Any:
         """Separate streams for validation; on one rank the host's, for bitwise the same results."""
@@ -190,6 +207,10 @@ class _Epoch:
             reducers = optimizer_ddp.reducers(self.model)
             paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
             self._warn_of_waiting(paced)
+            if self.profiler is not None:
+                text = self.profiler.finish(reducers)
+                if group.is_main():
+                    print_clean(text)
             log = {**log, **paced}
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
                 getattr(self.run.built.loaders.get("train"), "let_go", lambda: None)()

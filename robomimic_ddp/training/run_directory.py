@@ -52,7 +52,9 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
         paths = main_rank.on_main(make)
         if run is not None:
-            run.output.start_heartbeat(run_inputs.common_directory(paths), run.plan)
+            directory = run_inputs.common_directory(paths)
+            env.keep_collectives_in(directory)
+            run.output.start_heartbeat(directory, run.plan)
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths
 

@@ -48,6 +48,8 @@ class Progress:
     in_rollouts: bool = False
     debugged: dict[str, int] = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
+    profiled: bool = False
+    """Whether the epoch that `ddp.profile` is for has begun."""
     warned_of_waiting: bool = False
     """Whether the user was warned that ranks wait for data."""
 
