@@ -1,4 +1,4 @@
-"""Gradients averaged for each optimizer on real ranks: two and three against one process with their batches."""
+"""Gradients averaged for each optimizer: two and three ranks against one process with their batches."""
 
 from __future__ import annotations
 
