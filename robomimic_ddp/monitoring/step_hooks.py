@@ -150,6 +150,8 @@ def installed(
             yield
         finally:
             step_hooks.set_hooks(
-                present for present in step_hooks.hooks if not any(present is hook for hook in hooks)
+                present
+                for present in step_hooks.hooks
+                if not any(present is hook for hook in hooks)
             )
             step_hooks._batch = None  # frees its memory

@@ -50,7 +50,7 @@ _EPISODES = 40
 
 
 class Turns:
-    """In a worker: takes steps when it is told to, and answers with the seconds of one."""
+    """In a worker: takes steps when asked to, and answers with the seconds of one."""
 
     def __init__(self, profile: str | None) -> None:
         self._answers = os.fdopen(os.dup(1), "w")  # the host replaces sys.stdout

@@ -1,4 +1,4 @@
-"""Gradients averaged for each optimizer: two and three ranks against one process with their batches."""
+"""Gradients averaged for each optimizer: two and three ranks against one process."""
 
 from __future__ import annotations
 
