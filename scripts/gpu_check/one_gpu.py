@@ -11,7 +11,6 @@ from scripts.gpu_check.checks import (
     ROUNDED,
     check,
     distance,
-    loss_of,
     near,
 )
 from scripts.gpu_check.machine import (
@@ -122,13 +121,6 @@ def options(machine: Machine) -> str:
         found = near(base, machine.train(option, changes=changes, timeout=400.0), bound)
         lines.append(f"{option} {found:.1g}")
     return ", ".join(lines)
-
-
-@check()
-def one_rank_of_fsdp(machine: Machine) -> str:
-    """FSDP2 at world size 1 against a plain process."""
-    sharded = machine.train("mode=fsdp", ranks=1, fault="alone")
-    return f"losses {loss_of(machine.train()):.4f} and {loss_of(sharded):.4f}"
 
 
 @check()

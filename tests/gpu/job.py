@@ -165,10 +165,9 @@ def change_gradients(noise: float, keep: bool, optimizer: Any, *_: Any) -> None:
             if parameter.grad is not None:
                 generator = torch.Generator(parameter.device).manual_seed(parameter.numel())
                 shape = {"device": parameter.device, "generator": generator}
-                drawn = (
-                    torch.randn(parameter.shape, **shape) * parameter.grad.square().mean().sqrt()
-                )
-                parameter.grad.mul_(float(keep)).add_(drawn, alpha=noise)
+                size = noise * float(parameter.grad.square().mean().sqrt())
+                drawn = torch.randn(parameter.shape, **shape)
+                parameter.grad.mul_(float(keep)).add_(drawn, alpha=size)
 
 
 def _waits_are(mode: str) -> None:
