@@ -72,15 +72,15 @@ def loss_of(trained: Trained) -> float:
     )[1]
 
 
-def near(one: Trained, two: Trained, bound: float = NEAR) -> float:
-    """Their distance. Raises Failed where it, or the relative difference of their losses, is beyond
+def near(one: Trained, two: Trained, bound: float = NEAR, what: str = "they") -> float:
+    """Their distance. what: for the message. Raises Failed where it, or the relative difference of their losses, is beyond
     the bound.
     """
     apart = distance(one.checkpoint, two.checkpoint)
     losses = loss_of(one), loss_of(two)
     if not apart <= bound or abs(losses[0] - losses[1]) > bound * abs(losses[0]):
         raise Failed(
-            f"moments differ by {apart:.2g} of their size, losses are {losses[0]:.6g} and "
+            f"{what}: moments differ by {apart:.2g} of their size, losses are {losses[0]:.6g} and "
             f"{losses[1]:.6g}; expected at most {bound:g}"
         )
     return apart

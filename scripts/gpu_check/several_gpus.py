@@ -82,7 +82,7 @@ def gradients_over_nccl(machine: Machine) -> str:
         if machine.cpu and "compile" in option:
             continue
         bound = ROUNDED if option.startswith("comm") else NEAR
-        found = near(base, machine.train(option, ranks=2, timeout=400.0), bound)
+        found = near(base, machine.train(option, ranks=2, timeout=400.0), bound, option)
         lines.append(f"{option} {found:.1g}")
     return ", ".join(lines)
 
