@@ -73,8 +73,8 @@ def loss_of(trained: Trained) -> float:
 
 
 def near(one: Trained, two: Trained, bound: float = NEAR, what: str = "they") -> float:
-    """Their distance. what: for the message. Raises Failed where it, or the relative difference of their losses, is beyond
-    the bound.
+    """Their distance. Raises Failed, which begins with `what`, where it, or the relative difference
+    of their losses, is beyond the bound.
     """
     apart = distance(one.checkpoint, two.checkpoint)
     losses = loss_of(one), loss_of(two)
