@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -266,7 +267,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     rank, which gives it to the host's logs.
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
-    other rollouts, the host's function is called unchanged.
+    other rollouts, the host's function is called unchanged. With `ddp.rollouts=evaluate` nothing is
+    played, and there are no statistics.
     """
     signature = inspect.signature(rollout_with_stats)
 
@@ -278,6 +280,9 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         run.output.writer.release()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
+        if run.options.rollouts == "evaluate" and epoch is not None:
+            run.progress.to_evaluate = epoch
+            return OrderedDict(), OrderedDict()
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
         with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), acting:
             result = _rollouts.split(rollout_with_stats, call, run.settings.seed)
