@@ -64,9 +64,11 @@ COMPUTE: dict[str, Compute] = {"asleep": time.sleep, "in Python": work_in_python
 def begin(job: DataJob, rank: int, world: int) -> None:
     """In a rank's process: make its loader, and wait for a first batch."""
     from robomimic_ddp.data.rlds.loaders.make import make_loader
+    from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher
 
     cores = max(1, machine.usable_cores() // world)
     loader = make_loader(open_dataset(job), job.batch, rank, world, 1, cores=cores)
+    loader._ahead = Prefetcher(loader._as_torch)  # as for a GPU, to which nothing is copied here
 
     def batches() -> Iterator[Any]:
         while True:
@@ -80,17 +82,22 @@ def train(moment: float, step: float, steps: int, compute: str) -> dict[str, flo
     """In a rank's process, from a moment of the monotonic clock: emulate steps."""
     stream, work = _STREAM[0], COMPUTE[compute]
     time.sleep(max(0.0, moment - time.monotonic()))
-    for _ in range(1 + PREFETCHED_BATCHES):  # those that were made while nothing trained
+    for _ in range(2 + PREFETCHED_BATCHES):  # those that were made while nothing trained
         next(stream)
-    cpu, waited, computed = cpu_seconds(), 0.0, 0.0
+    cpu, waits, computed = cpu_seconds(), [], 0.0
     for _ in range(steps):
         began = time.perf_counter()
         next(stream)
         arrived = time.perf_counter()
         work(step)
-        waited += arrived - began
+        waits.append(arrived - began)
         computed += time.perf_counter() - arrived
-    return {"waited": waited, "computed": computed, "cpu": cpu_seconds() - cpu}
+    return {
+        "waited": sum(waits),
+        "median_wait": statistics.median(waits),
+        "computed": computed,
+        "cpu": cpu_seconds() - cpu,
+    }
 
 
 def drop_from_page_cache(job: DataJob) -> None:
@@ -165,6 +172,7 @@ def row_of(
         "cpu_seconds_per_sample": cpu if compute == "asleep" else None,
         "node_utilization": min(1.0, share * step / job.batch / cpu) if cpu else None,
         "cores_for_node": {rate: NODE_GPUS * rate * cpu for rate in RATES},
+        "median_wait_seconds": statistics.median(t["median_wait"] for t in turns_of_it) / world,
         "load": os.getloadavg()[0],
         "rounds": len(turns_of_it),
     }
@@ -201,7 +209,9 @@ def lone_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield (
             f"one rank, {row['data']}, {LONE_RATE} samples/s in steps of "
             f"{1000 * row['step_seconds']:.0f} ms {row['compute']}: waits "
-            f"{1 - row['utilization']:.2%} of the time (load {row['load']:.1f})"
+            f"{1 - row['utilization']:.2%} of the time, "
+            f"{row['median_wait_seconds'] / row['step_seconds']:.2%} of a median step "
+            f"(load {row['load']:.1f})"
         )
 
 

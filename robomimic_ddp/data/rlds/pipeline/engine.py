@@ -107,15 +107,16 @@ class Batches:
         return self
 
     def __next__(self) -> Batch:
-        self.fill()
+        if not self._coming:
+            self.fill()
         if not self._coming:
             raise StopIteration
-        finish = self._coming.popleft()
-        self.fill()
-        return finish()
+        return self._coming.popleft()()
 
     def fill(self) -> None:
-        """Begin batches until PREFETCHED_BATCHES are being made."""
+        """Begin batches until PREFETCHED_BATCHES are being made: to call after `next`, which does
+        not wait for it.
+        """
         while not self._ended and len(self._coming) < PREFETCHED_BATCHES:
             try:
                 self._begin()
