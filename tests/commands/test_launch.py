@@ -242,7 +242,7 @@ def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
 def test_one_node(printed, config):
     words, added = printed("--gpus", 2, "--max-restarts", 1, "--resume", "--", "a=b c")
     flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
-    assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
+    assert ",".join(torchrun.SIGNALS) in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
         f"--rdzv_id=([-0-9a-f]{{36}}) {''.join(f'{word} ' for word in flag)}--max_restarts=1 "
@@ -252,6 +252,16 @@ def test_one_node(printed, config):
     assert found, words
     assert found[1] not in printed()[0], "a job's id is its own"
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
+
+
+def test_torchrun_leaves_an_ignored_hangup_alone():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        flag, variable = torchrun.passes_on_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")
 
 
 def test_several_nodes(printed):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -35,7 +36,8 @@ def main() -> int:
         else:
             return EXIT_DONE
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
-        print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
+        with suppress(OSError):  # a closed terminal: scripts read the code
+            print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
 
 
