@@ -126,11 +126,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
         try:
             return _run(argv)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # Python would not name the command in an error at its exit
+            sys.stdout.flush()  # Python would not name the command in an error at its exit
     except KeyboardInterrupt:
         print_clean("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -179,6 +179,15 @@ def _run(argv: list[str]) -> int:
         if not (error.everywhere and _rank() > 0):
             say(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
+    except OSError as error:
+        if args.command == "run" or error.filename is None:
+            raise
+        say(
+            f"robomimic-ddp: {error.filename} cannot be used: {error.strerror}. Name a path that "
+            "this user may use, or repair this one, then run the command again.",
+            file=sys.stderr,
+        )
+        return EXIT_REFUSED
 
 
 @contextlib.contextmanager

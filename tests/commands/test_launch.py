@@ -11,8 +11,9 @@ import sys
 import time
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from robomimic_ddp.commands.launch import arguments, checks, devices, torchrun
+from robomimic_ddp.commands.launch import arguments, checks, devices, quiet_torchrun, torchrun
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT
@@ -252,6 +253,25 @@ def test_one_node(printed, config):
     assert found, words
     assert found[1] not in printed()[0], "a job's id is its own"
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [((75, 75), 75), ((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
+)
+def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tmp_path):
+    """torchrun sends SIGTERM to a rank that ends a moment after the first one."""
+    failures = {
+        rank: ProcessFailure(rank, rank + 100, code, str(tmp_path / "none"))
+        for rank, code in enumerate(codes)
+    }
+
+    def torchrun():
+        raise ChildFailedError("train", failures)
+
+    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
+    assert quiet_torchrun.main() == expected
+    assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
 
 
 def test_torchrun_leaves_an_ignored_hangup_alone():

@@ -30,7 +30,9 @@ def main() -> int:
             code = 128 + interrupt.sigval
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
-            if any(rank.exitcode != EXIT_STOPPED for rank in failure.failures.values()):
+            codes = {rank.exitcode for rank in failure.failures.values()}
+            # torchrun sends SIGTERM to those that are a moment slower.
+            if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         else:

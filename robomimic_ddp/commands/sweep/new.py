@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep
 from robomimic_ddp.config import host_config, json_config, tree
 from robomimic_ddp.config.plan import batch_per_rank
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import UsageError
 
 
@@ -42,7 +42,7 @@ def make(
     optuna = journal.load_optuna()
     for name in ("logs", "trials"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    with files.opened_to_write(directory / CONFIG, "w", encoding="utf-8") as opened:
+    with atomic_open(directory / CONFIG, encoding="utf-8") as opened:
         opened.write(json.dumps(content, indent=2) + "\n")
     to_json = optuna.distributions.distribution_to_json
     texts = {key: to_json(distribution) for key, distribution in searched.items()}
