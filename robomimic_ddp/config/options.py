@@ -180,6 +180,13 @@ class Options:
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
+    profile: int = _option(
+        0,
+        "Steps of the first epoch that torch's profiler records on each rank, into `profile/` of "
+        "the run directory, with a line on what limits a step; 0: none.",
+        minimum=0,
+        maximum=10_000,
+    )
     debug: bool = _option(
         False,
         "Every rank prints what it has and reads, and a line at its first step and every 100 "

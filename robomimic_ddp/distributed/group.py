@@ -109,6 +109,8 @@ def process_group(
             _require_own_gpu(store, own_rank, ranks, bound)
             if "nccl" in backend and _BINDS:
                 joined["device_id"] = bound
+        if "nccl" in backend:
+            env.record_collectives()
         dist.init_process_group(backend, timeout=timeout, **joined)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(

@@ -26,7 +26,10 @@ from robomimic_ddp.config.monkeypatch import swapped
 
 LOSS = "Loss"
 """The key of the loss in a host's step log."""
-ORDER = ("pace", "pictures", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
+ORDER = (
+    *("pace", "pictures", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify"),
+    "profile",
+)
 """The order of the hooks. The guard comes before hooks that show or record a loss, and may remove
 numbers; the epoch's log may raise to stop the run.
 """

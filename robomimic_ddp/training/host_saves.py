@@ -44,4 +44,4 @@ def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _host_files() -> HostFiles | None:
     run = _run.current()
-    return None if run is None else run.host_files
+    return None if run is None else run.output.host_files

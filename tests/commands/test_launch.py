@@ -14,7 +14,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from robomimic_ddp.commands.launch import arguments, checks, devices, quiet_torchrun, torchrun
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT
 
@@ -282,6 +282,23 @@ def test_torchrun_leaves_an_ignored_hangup_alone():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")
+
+
+def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(printed, monkeypatch, tmp_path):
+    for name in ("node0", "node1", "possible"):
+        (tmp_path / name).mkdir()
+    assert machine.numa_nodes(tmp_path) == 2 and machine.numa_nodes(tmp_path / "none") == 1
+    monkeypatch.setattr(machine, "numa_nodes", lambda: 2)
+    monkeypatch.setattr(devices, "installed_gpus", lambda: 2)
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
+    flag, gpus = " --numa_binding=node ", {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert flag in printed(**gpus)[0]
+    assert flag not in printed(CUDA_VISIBLE_DEVICES="")[0], "torchrun needs GPUs for it"
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda name: name != "numa_binding")
+    assert flag not in printed(**gpus)[0]
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
+    monkeypatch.setattr(machine, "numa_nodes", lambda: 1)
+    assert flag not in printed(**gpus)[0]
 
 
 def test_several_nodes(printed):

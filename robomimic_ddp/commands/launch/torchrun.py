@@ -12,7 +12,7 @@ from typing import Any
 
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import options, paths, tree
+from robomimic_ddp.config import machine, options, paths, tree
 from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
 from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
 from robomimic_ddp.config.json_config import read_json
@@ -50,7 +50,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
     if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
-    words += [*_rendezvous(settings, variables), *signals]
+    words += [*_rendezvous(settings, variables), *signals, *_binds_to_numa_nodes(variables)]
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
@@ -96,8 +96,20 @@ def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     """
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     names = ",".join(name for name in SIGNALS if name != "SIGHUP" or not is_ignored)
-    package = importlib.util.find_spec("torch")
-    source = Path(package.origin).parent / "distributed" / "run.py"
-    if "signals_to_handle" in source.read_text(encoding="utf-8"):
+    if _torchrun_knows("signals_to_handle"):
         return [f"--signals_to_handle={names}"], {}
     return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": names}
+
+
+def _binds_to_numa_nodes(variables: Mapping[str, str]) -> list[str]:
+    """Return the flag that has each rank run on the cores and memory near its GPU; none without
+    GPUs, on a node where all memory is equally near, and with torchrun before 2.9.
+    """
+    needed = machine.numa_nodes() > 1 and devices.visible_devices(variables)
+    return ["--numa_binding=node"] if needed and _torchrun_knows("numa_binding") else []
+
+
+def _torchrun_knows(flag: str) -> bool:
+    package = importlib.util.find_spec("torch")
+    source = Path(package.origin).parent / "distributed" / "run.py"
+    return flag in source.read_text(encoding="utf-8")
