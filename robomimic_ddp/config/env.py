@@ -308,6 +308,8 @@ def tensorflow_is_quiet() -> bool:
 
 RESUME_NOTE = "ROBOMIMIC_RESUME_NOTE"
 """The file in which our launcher reads, when its ranks have ended, how they can be resumed."""
+RUN_NOTE = "run"
+"""The name of another one there, with the folder of the run."""
 
 
 def keep_resume_note(text: str) -> None:
@@ -315,6 +317,22 @@ def keep_resume_note(text: str) -> None:
     file = os.environ.get(RESUME_NOTE)
     if file:
         Path(file).write_text(text, encoding="utf-8")
+
+
+EVALUATE = "ROBOMIMIC_EVALUATE"
+"""The arguments of `evaluate` with which our launcher follows the run, in words of a shell."""
+
+
+def evaluation() -> str:
+    """Return the value of EVALUATE; "" where nothing is evaluated."""
+    return os.environ.get(EVALUATE, "")
+
+
+def keep_run_note(directory: Path) -> None:
+    """Leaves the run's folder to our launcher, if it has started this process to evaluate it."""
+    file = os.environ.get(RESUME_NOTE)
+    if file and EVALUATE in os.environ:
+        Path(file).with_name(RUN_NOTE).write_text(str(directory), encoding="utf-8")
 
 
 @contextmanager

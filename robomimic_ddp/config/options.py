@@ -168,6 +168,12 @@ class Options:
         "Load `experiment.ckpt_path` though it asks for more than tensors and plain values: it can "
         "run any program.",
     )
+    rollouts: str = _option(
+        "training",
+        "Who plays the host's rollouts: `training`, split over the ranks, which wait for them; or "
+        "`robomimic-ddp evaluate`, from a checkpoint that is kept of each epoch with rollouts.",
+        ("training", "evaluate"),
+    )
     skip_corrupt: bool = _option(
         False,
         "RLDS: leave damaged episodes out of the index, and count them, instead of stopping.",

@@ -293,9 +293,14 @@ def cores_of_node() -> list[tuple[int, ...]]:
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Collective: returns the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
-    if world_size() > 1:
-        dist.all_reduce(total)
+    add_over_ranks(total)
     return total
+
+
+def add_over_ranks(tensor: torch.Tensor) -> None:
+    """Collective: makes `tensor` the elementwise sum over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ class _Epoch:
         self.done_before = self.part.steps
         self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
-        self.pace = throughput.Pace()
+        self.pace = throughput.Pace(counts_steps=self.is_logged and not self.validates)
         self.progress = self._progress() if group.is_main() else None
         self.profiler = None if self.validates else self._profiler()
 
@@ -155,6 +156,8 @@ class _Epoch:
                 yield
             finally:
                 self.run.progress.in_train_epoch = False
+            if not self.validates:
+                step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
@@ -174,7 +177,7 @@ class _Epoch:
         if self.progress is not None:
             yield self.progress
         if self.is_logged:
-            yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
+            yield metrics.Recorder(self.model, self.part, is_training=not self.validates)
         if self.profiler is not None:
             yield self.profiler
 
@@ -264,7 +267,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     rank, which gives it to the host's logs.
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
-    other rollouts, the host's function is called unchanged.
+    other rollouts, the host's function is called unchanged. With `ddp.rollouts=evaluate` nothing is
+    played, and there are no statistics.
     """
     signature = inspect.signature(rollout_with_stats)
 
@@ -276,6 +280,9 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         run.output.writer.release()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
+        if run.options.rollouts == "evaluate" and epoch is not None:
+            run.progress.to_evaluate = epoch
+            return OrderedDict(), OrderedDict()
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
         with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), acting:
             result = _rollouts.split(rollout_with_stats, call, run.settings.seed)

@@ -65,6 +65,7 @@ def lines(run: Any) -> Iterator[str]:
     if run.output.directory is not None:
         yield f"run directory: {run.output.directory}"
         yield _saving(run.options.save_seconds)
+        yield from _rollouts(run)
         yield from _disk(run)
 
 
@@ -95,6 +96,16 @@ def _saving(seconds: float) -> str:
     return (
         f"saving: a state at most every {seconds:g} s (ddp.save_seconds), at a stop, a better best "
         "and the end; a crash loses what was trained since"
+    )
+
+
+def _rollouts(run: Any) -> Iterator[str]:
+    if run.options.rollouts != "evaluate":
+        return
+    yield (
+        f"rollouts: played by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
+        "a checkpoint is kept of each epoch with rollouts; best_success.pth there takes the place "
+        "of the host's best checkpoints by success and return"
     )
 
 

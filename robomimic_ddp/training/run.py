@@ -22,7 +22,7 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import env, host_seams
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.config.settings import Settings
@@ -117,6 +117,7 @@ class Run:
         self.output.record = RunRecord(directory, content)
         with atomic_files.must_be_written(directory / RECORD_NAME):
             self.output.record.write()
+        env.keep_run_note(directory)
 
     def note_settings(self) -> None:
         """Main rank: adds the completed settings to `ddp.json`."""

@@ -46,6 +46,8 @@ class Progress:
     in_train_epoch: bool = False
     """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
     in_rollouts: bool = False
+    to_evaluate: Any = None
+    """Main rank: an epoch of which `evaluate` needs a checkpoint that is not saved yet."""
     debugged: dict[str, int] = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
     profiled: bool = False

@@ -25,12 +25,13 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 @dataclass(frozen=True)
 class Command:
     """A torchrun command. ranks: processes on this node; added: the environment variables that it
-    needs in addition.
+    needs in addition; evaluation: arguments of `evaluate`, which follows the run, if any.
     """
 
     ranks: int
     words: list[str]
     added: dict[str, str]
+    evaluation: tuple[str, ...] = ()
 
     @property
     def quiet(self) -> list[str]:
@@ -55,7 +56,14 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    return Command(ranks, [*words, "-m", settings.module, *config, *settings.overrides], added)
+    words += ["-m", settings.module, *config, *settings.overrides]
+    evaluation: tuple[str, ...] = ()
+    if settings.evaluate:
+        added[f"{OPTION_PREFIX}ROLLOUTS"] = "evaluate"
+        free = ",".join(devices.visible_devices(variables)[ranks:])
+        workers = max(1, machine.usable_cores() - ranks)
+        evaluation = ("--workers", str(workers), "--gpus", free)
+    return Command(ranks, words, added, evaluation)
 
 
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
