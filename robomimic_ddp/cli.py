@@ -132,6 +132,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
         try:
             return _run(argv)
+        except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from None
+            raise
         finally:
             sys.stdout.flush()  # Python would not name the command in an error at its exit
     except KeyboardInterrupt:
@@ -150,6 +154,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return EXIT_REFUSED
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole file."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _discard_stdout() -> None:

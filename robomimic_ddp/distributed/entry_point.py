@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import early_failure, env
-from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
+from robomimic_ddp.distributed import group, known_errors, quiet_streams, signals, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 from robomimic_ddp.terminal import print_clean
 
@@ -111,6 +111,9 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
     if isinstance(error, KeyboardInterrupt):
         _end(_INTERRUPTED)
     if isinstance(error, Stopped):
+        with suppress(ValueError):  # not in the main thread
+            for number in signals.SIGNALS:  # torchrun's SIGTERM to a rank that ends a moment later
+                signal.signal(number, signal.SIG_IGN)
         _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):

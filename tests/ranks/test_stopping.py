@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.distributed.signals import Stopper
+from robomimic_ddp.errors import EXIT_STOPPED
+from tests.hosts import ROOT
 from tests.ranks.pool import RankError
 
 
@@ -211,6 +215,29 @@ def ignore_and_listen(number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_job_in_the_background_or_under_nohup_ignores_the_terminal(number, ranks):
     assert ranks.run(ignore_and_listen, number, world_size=1) == [None]
+
+
+_STOPPED = """
+import atexit, os, signal
+from robomimic_ddp.distributed.entry_point import entry_point
+from robomimic_ddp.errors import Stopped
+
+@entry_point
+def main():
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        atexit.register(os.kill, os.getpid(), number)
+    raise Stopped()
+
+main()
+"""
+
+
+def test_a_signal_to_a_rank_that_has_stopped_does_not_change_its_exit_code():
+    """As torchrun's, where another rank was a moment faster."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (EXIT_STOPPED, "")
 
 
 def test_a_former_wakeup_descriptor_comes_back():
