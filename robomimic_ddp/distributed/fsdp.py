@@ -267,7 +267,8 @@ def _require_covered(algo: Any, new: dict[int, torch.Tensor]) -> None:
                 raise WrapError(
                     f"optimizer {name} updates {of} {list(parameter.shape)}, which is outside "
                     "every net that DDPUtils.parallel wraps and so in no unit of FSDP: its "
-                    "gradient would not be averaged. Put it into a wrapped net, or train with ddp.mode=ddp."
+                    "gradient would not be averaged. Put it into a wrapped net, or train "
+                    "with ddp.mode=ddp."
                 ).on_all_ranks()
 
 
