@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -38,9 +39,30 @@ def walk(owner: Any) -> list[tuple[str, Any]]:
     Objects come before what they contain, attributes in order, and modules inside a module are not
     listed one by one. References back, to `owner` or to others, are not followed.
     """
+    for known in _walked[-1:]:
+        if id(owner) in known:
+            return known[id(owner)]
     objects: list[tuple[str, Any]] = []
     _walk(owner, "", {id(owner)}, objects, 0)
+    for known in _walked[-1:]:
+        known[id(owner)] = objects
     return objects
+
+
+_walked: list[dict[int, list[tuple[str, Any]]]] = []
+"""What `walk` has returned in the present block of `unchanged`, by the owner's id."""
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """For the block or the decorated function, in which no algorithm changes, `walk` looks into
+    each once: a proof asks dozens of times.
+    """
+    _walked.append({})
+    try:
+        yield
+    finally:
+        _walked.pop()
 
 
 def plain_tensors(owner: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
