@@ -257,9 +257,9 @@ def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
     all_gather_object uses the device of the group's default backend (CUDA with NCCL), and always
     sends two messages; CPU tensors of bytes are sent over gloo.
     """
-    own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+    message = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
     gathered = [torch.empty(size, dtype=torch.uint8) for _ in range(world_size())]
-    dist.all_gather(gathered, own, group=within)
+    dist.all_gather(gathered, message, group=within)
     return [part.numpy().tobytes() for part in gathered]
 
 
@@ -293,9 +293,14 @@ def cores_of_node() -> list[tuple[int, ...]]:
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Collective: returns the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
-    if world_size() > 1:
-        dist.all_reduce(total)
+    add_over_ranks(total)
     return total
+
+
+def add_over_ranks(tensor: torch.Tensor) -> None:
+    """Collective: makes `tensor` the elementwise sum over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:

@@ -8,6 +8,7 @@ else an algorithm has, such as `self.model` and `self.optimizer`, is found by `h
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +40,7 @@ def _is_part(value: Any) -> bool:
     if hasattr(kind, "serialize"):
         return True
     trains = any(
-        isinstance(one, (nn.Module, torch.optim.Optimizer)) for one in vars(value).values()
+        isinstance(member, (nn.Module, torch.optim.Optimizer)) for member in vars(value).values()
     )
     return trains and not hasattr(kind, "state_dict")
 
@@ -169,8 +170,8 @@ def averaged_modules(algo: Any) -> list[nn.Module]:
 
 def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
     owners = (("ema_nets", algo), ("averaged_model", getattr(algo, "ema", None)))
-    found = [(name, getattr(owner, name, None)) for name, owner in owners]
-    return [(name, module) for name, module in found if isinstance(module, nn.Module)]
+    modules = [(name, getattr(owner, name, None)) for name, owner in owners]
+    return [(name, module) for name, module in modules if isinstance(module, nn.Module)]
 
 
 def counters(algo: Any) -> dict[str, Any]:
@@ -180,9 +181,9 @@ def counters(algo: Any) -> dict[str, Any]:
     if step is not None:
         counts["ema.optimization_step"] = int(step)
     for name, optimizer in named_optimizers(algo):
-        taken = _taken(optimizer)
-        if taken:
-            counts[f"optimizer {name} step"] = (min(taken), max(taken))
+        steps = _taken(optimizer)
+        if steps:
+            counts[f"optimizer {name} step"] = (min(steps), max(steps))
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
@@ -203,6 +204,7 @@ def noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{prefix}.{name}" if prefix else name, value
 
 
+@functools.lru_cache(maxsize=4096)  # asked of every attribute in every step
 def is_shared(attribute: str) -> bool:
     """Return whether all ranks should have the same there: not in what is a rank's by its name."""
     return not _OF_A_RANK.search(attribute)

@@ -31,7 +31,8 @@ REMEDIES = {
     "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
     "true; nvidia-smi shows what else uses the GPU's memory.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
-    "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which.",
+    "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which, "
+    "and `df -i` one that has no room for more files.",
 }
 """The first match is the most specific."""
 

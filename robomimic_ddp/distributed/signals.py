@@ -1,8 +1,8 @@
 """Stops on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
-SIGTERM, SIGUSR1 and Ctrl-C are handled once training begins; earlier they end the process.
-Ranks agree on them after a training step, after an epoch's training and between epochs. A second
-Ctrl-C ends the process at once.
+SIGTERM, SIGUSR1, SIGHUP (a closed terminal) and Ctrl-C are handled once training begins; earlier
+they end the process. Ranks agree on them after a training step, after an epoch's training and
+between epochs. A second Ctrl-C ends the process at once.
 torchrun also sends SIGTERM to the ranks of a job that has failed. A rank that reaches no such point
 within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends; a rank that knows
 of the failure ends within FAILED_SECONDS.
@@ -28,11 +28,17 @@ from robomimic_ddp.terminal import print_clean
 
 REQUEST = signal.SIGUSR1
 """torchrun itself never sends it."""
-SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
+OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+"""Where they are ignored, as in the background and under nohup, they stay so."""
+SIGNALS = (signal.SIGTERM, REQUEST, *OF_TERMINALS)
 SAME_INTERRUPT_SECONDS = 1.0
 """One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
 """torchrun kills 30 s after its SIGTERM; the rest is for saving."""
+ASK_SECONDS, ASK_ALWAYS = 0.02, 20
+"""Ranks ask each other so often, where steps are shorter, since a message costs as much as a small
+step; in the first steps after every one.
+"""
 FAILED_SECONDS = 3.0
 """Time for the last lines of a rank's log."""
 _INTERRUPTED = "\nCtrl-C: saving the position inside the epoch; a second Ctrl-C ends at once"
@@ -55,6 +61,10 @@ class Stopper:
         self._before: dict[int, Any] = {}
         self._listener: SignalListener | None = None
         self._requested = self._agreed = False
+        self._steps, self._ask_at = 0, 0
+        """Steps of this process, and how many there are when the ranks ask again."""
+        self._asked = time.monotonic(), 0
+        """When they asked last, and after which step."""
         self._timers: list[threading.Timer] = []
         self._interrupted: float | None = None
 
@@ -76,7 +86,7 @@ class Stopper:
         if self._listener is None and threading.current_thread() is threading.main_thread():
             self._listener = SignalListener(self._on_signal_at_once, self._before)
             for signum in SIGNALS:
-                if signum != signal.SIGINT or signal.getsignal(signum) != signal.SIG_IGN:
+                if signum not in OF_TERMINALS or signal.getsignal(signum) != signal.SIG_IGN:
                     self._before.setdefault(signum, signal.signal(signum, self._on_signal))
 
     def _on_signal(self, signum: int, frame: Any) -> None:
@@ -88,9 +98,9 @@ class Stopper:
         """In the listener's thread."""
         if signum == signal.SIGINT:
             self._interrupt()
-        if signum == REQUEST:
+        if signum in (REQUEST, signal.SIGHUP):
             self._requested = True
-        if signum == signal.SIGTERM:
+        if signum in (signal.SIGTERM, signal.SIGHUP):
             self._exit_after(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
                 self._exit_after(FAILED_SECONDS)
@@ -131,16 +141,26 @@ class Stopper:
         """Collective, after every training step: returns whether to stop now.
 
         The flags are summed over the ranks while the next step runs, and read after it: no rank
-        waits, and all stop after the same step.
+        waits, and all stop after the same step. Steps that are shorter than ASK_SECONDS ask
+        together.
         """
         several = group.world_size() > 1
         stop = self._read_answer() if several else self.heard is not None
         if stop:
             self._cancel_exit()
         elif several:
-            flag = torch.tensor([int(self.heard is not None)])
-            self._pending = dist.all_reduce(flag, async_op=True), flag
+            self._steps += 1
+            if self._steps >= self._ask_at:
+                self._ask()
         return stop
+
+    def _ask(self) -> None:
+        """Collective: sends whether this rank has heard a signal, and the seconds of a step."""
+        now, (before, steps) = time.monotonic(), self._asked
+        self._asked = now, self._steps
+        seconds = (now - before) / (self._steps - steps)
+        flags = torch.tensor([self.heard is not None, seconds], dtype=torch.float64)
+        self._pending = dist.all_reduce(flags, async_op=True), flags
 
     def agreed_at_last(self) -> bool:
         """Collective, between steps: returns whether to stop now. Waits for the ranks."""
@@ -156,7 +176,10 @@ class Stopper:
         work, flags = self._pending
         self._pending = None
         work.wait()
-        return bool(flags.item())
+        signals, seconds = flags.tolist()
+        if self._steps >= ASK_ALWAYS:  # the same on all ranks, as the sum of their seconds is
+            self._ask_at = self._steps + int(ASK_SECONDS * group.world_size() / max(seconds, 1e-6))
+        return signals > 0
 
 
 def _restore(handlers: dict[int, Any]) -> None:

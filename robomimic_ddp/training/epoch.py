@@ -86,7 +86,7 @@ class _Epoch:
         self.done_before = self.part.steps
         self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
-        self.pace = throughput.Pace()
+        self.pace = throughput.Pace(counts_steps=self.is_logged and not self.validates)
         self.progress = self._progress() if group.is_main() else None
         self.profiler = None if self.validates else self._profiler()
 
@@ -156,6 +156,8 @@ class _Epoch:
                 yield
             finally:
                 self.run.progress.in_train_epoch = False
+            if not self.validates:
+                step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
@@ -175,7 +177,7 @@ class _Epoch:
         if self.progress is not None:
             yield self.progress
         if self.is_logged:
-            yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
+            yield metrics.Recorder(self.model, self.part, is_training=not self.validates)
         if self.profiler is not None:
             yield self.profiler
 

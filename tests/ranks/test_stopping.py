@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.distributed.signals import Stopper
+from robomimic_ddp.errors import EXIT_STOPPED
+from tests.hosts import ROOT
 from tests.ranks.pool import RankError
 
 
@@ -39,12 +43,35 @@ def stop_after(asked_rank, asked_step, number, times):
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("asked_rank, asked_step", [(0, 1), (1, 4)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", stopping.SIGNALS)
 def test_all_ranks_stop_after_the_same_step(world, asked_rank, asked_step, number, ranks):
     found = ranks.run(stop_after, asked_rank, asked_step, number, 2, world_size=world)
     assert [step for step, _ in found] == [asked_step + 1] * world
     heard = [name for _, name in found]
     assert heard[asked_rank] == signal.Signals(number).name and heard.count(None) == world - 1
+
+
+def after_many_steps() -> list:
+    """Asked in a step of some microseconds, far from the first: steps in which ranks ask, and the
+    one after which each stops.
+    """
+    stopper, asked = Stopper(), []
+    with stopper.scope():
+        stopper.listen()
+        for step in range(1, 2000):
+            if (group.rank(), step) == (1, 500):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if stopper.agreed():
+                break
+            asked += [step] * (stopper._pending is not None)
+    return [step, asked]
+
+
+def test_fast_steps_ask_together(ranks):
+    (step, asked), other = ranks.run(after_many_steps)
+    assert other == [step, asked]
+    assert asked[:19] == list(range(1, 20)) and len(asked) < 200
+    assert 500 <= step < 1999
 
 
 def between_epochs(asked_rank):
@@ -173,20 +200,44 @@ def test_a_second_interrupt_ends_at_once(ranks):
         ranks.run(interrupt, 2, 0.5, world_size=1)
 
 
-def ignore_and_listen():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def ignore_and_listen(number):
+    before = signal.signal(number, signal.SIG_IGN)
     stopper = Stopper()
     try:
         with stopper.scope():
             stopper.listen()
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return stopper.heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
-def test_a_job_in_the_background_ignores_the_terminal(ranks):
-    assert ranks.run(ignore_and_listen, world_size=1) == [None]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_job_in_the_background_or_under_nohup_ignores_the_terminal(number, ranks):
+    assert ranks.run(ignore_and_listen, number, world_size=1) == [None]
+
+
+_STOPPED = """
+import atexit, os, signal
+from robomimic_ddp.distributed.entry_point import entry_point
+from robomimic_ddp.errors import Stopped
+
+@entry_point
+def main():
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        atexit.register(os.kill, os.getpid(), number)
+    raise Stopped()
+
+main()
+"""
+
+
+def test_a_signal_to_a_rank_that_has_stopped_does_not_change_its_exit_code():
+    """As torchrun's, where another rank was a moment faster."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (EXIT_STOPPED, "")
 
 
 def test_a_former_wakeup_descriptor_comes_back():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from robomimic_ddp.monitoring import evaluation
 from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0
+_MOST_EPISODES = 100_000
 
 
 class Evaluator:
@@ -44,11 +46,13 @@ class Evaluator:
         """
         copy, checkpoint = checkpoints.copied(self.run, path, self.folder)
         same = (checkpoint.epoch, checkpoint.weights)
+        started = time.monotonic()
         try:
             if same in self.done:
                 return []
             played, lost = self._play(copy, checkpoint)
-            results = self._results(checkpoint, played, lost)
+            seconds = round(time.monotonic() - started, 1)
+            results = self._results(checkpoint, played, lost, seconds)
             record.link_best(self.run, checkpoint, copy)
         finally:
             copy.unlink(missing_ok=True)
@@ -90,7 +94,8 @@ class Evaluator:
         }
 
     def _count(self, checkpoint: Checkpoint) -> int:
-        return self.episodes or max(1, checkpoint.number("experiment.rollout.n", 50))
+        asked = self.episodes or checkpoint.number("experiment.rollout.n", 50)
+        return min(max(1, asked), _MOST_EPISODES)
 
     def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Any:
         """Yield the episodes that are left to play."""
@@ -107,8 +112,8 @@ class Evaluator:
                 if (environment.name, episode) not in played:
                     video = None
                     if episode < self.filmed:
-                        name = f"{copy.stem}_{environment.name}_{episode}.mp4"
-                        video = str(self.run / "videos" / "evaluation" / name)
+                        name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
+                        video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
                     yield Task({**common, "episode": episode, "video": video})
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
@@ -117,7 +122,10 @@ class Evaluator:
         self._write(line)
         return line
 
-    def _results(self, checkpoint: Checkpoint, played: dict, lost: dict) -> list[dict[str, Any]]:
+    def _results(
+        self, checkpoint: Checkpoint, played: dict, lost: dict, seconds: float
+    ) -> list[dict[str, Any]]:
+        """Record and return the results. seconds: that all environments together took now."""
         results = []
         for environment in checkpoint.environments:
             name = environment.name
@@ -132,6 +140,7 @@ class Evaluator:
                 **evaluation.result(lines),
                 "checkpoint": checkpoint.shown,
                 "lost": missing,
+                "seconds_of_all": seconds,
             }
             if environment is checkpoint.environments[-1]:  # then all of them are recorded
                 result["file"] = list(checkpoint.file)
