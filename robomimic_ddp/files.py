@@ -55,9 +55,10 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
             flags = of_mode | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
             return _require_regular(os.open(path, flags, 0o666), path)
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            kind = {errno.ELOOP: "a link", errno.ENXIO: "a pipe"}.get(error.errno or 0)
+            if kind is None:
                 raise
-            raise OSError(f"{path} is a link: a file is needed") from error
+            raise OSError(f"{path} is {kind}: a file is needed") from error
 
     return open(path, mode, opener=opener, **kwargs)
 

@@ -89,7 +89,7 @@ def read(directory: Path) -> list:
     Raises DataError if there is no history or another line is damaged.
     """
     path = Path(directory) / FILE_NAME
-    if not path.is_file():
+    if not os.path.lexists(path):
         other = paths.example_below(Path(directory), FILE_NAME)
         raise DataError(
             f"{directory} has no {FILE_NAME}; expected the folder of a run trained under the "

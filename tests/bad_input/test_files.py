@@ -267,3 +267,15 @@ def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(name: str, tmp_pat
     with pytest.raises(DataError):
         history.read(tmp_path)
     assert not state_file.exists(tmp_path)
+
+
+def test_a_pipe_is_named_where_a_file_is_written(tmp_path: Path) -> None:
+    pipe(tmp_path / lock.NAME)
+    with pytest.raises(WriteError, match="is a pipe: a file is needed"):
+        lock.take(tmp_path)
+
+
+def test_a_history_that_is_no_file_is_not_called_missing(tmp_path: Path) -> None:
+    pipe(tmp_path / history.FILE_NAME)
+    with pytest.raises(DataError, match="is a pipe: a file is needed"):
+        history.read(tmp_path)
