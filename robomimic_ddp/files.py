@@ -70,6 +70,13 @@ def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
         return file.read()
 
 
+def read_end(path: Any, most: int = 2**20) -> str:
+    """Return the text of the last `most` bytes of a log, which may be large. Raises OSError."""
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most).decode(errors="replace")
+
+
 def read_text(path: Any, most: int = MOST_BYTES) -> str:
     """Return the text of a UTF-8 file of at most `most` bytes. Raises OSError or
     UnicodeDecodeError, which is a ValueError.
