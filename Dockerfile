@@ -4,7 +4,7 @@
 #       torchrun --nproc_per_node=4 -m robomimic.scripts.train --config /data/cfg.json
 FROM python:3.11-slim
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends git libegl1 libgl1 libglib2.0-0 \
+    && apt-get install --yes --no-install-recommends git g++ libegl1 libgl1 libglib2.0-0 \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/robomimic-ddp
 COPY . .

@@ -90,6 +90,9 @@ COMMANDS = {
     "sweep": Command(
         "run", "commands.sweep.command", "train many configs, one on each GPU, and compare"
     ),
+    "evaluate": Command(
+        "run", "commands.evaluate.command", "play checkpoints of a run, while it trains or after"
+    ),
     "watch": Command("run", "commands.watch", "show a live table of a run's ranks"),
     "doctor": Command(
         "inspect", "commands.doctor.command", "check this machine, its packages and the host"

@@ -51,6 +51,9 @@ def gpu_check(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of scripts/gpu_check.sh."""
     parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
     parser.add_argument("--only", default="", metavar="NAME", help="checks that contain it")
+    parser.add_argument(
+        "--budget", type=float, default=1800.0, metavar="SECONDS", help="then the rest is skipped"
+    )
     parser.add_argument("--json", type=Path, default=Path("gpu_check.json"), metavar="FILE")
 
 

@@ -3,11 +3,25 @@
 # a check. One GPU takes about 7 minutes, several about 15.
 #   scripts/gpu_check.sh              all checks that the GPUs here allow; writes gpu_check.json
 #   scripts/gpu_check.sh --only NAME  checks whose name contains NAME
+#   scripts/gpu_check.sh --budget 560 the strongest checks, in this many seconds
 #   scripts/gpu_check.sh --cpu        a rehearsal of the same checks on the CPU
+# GPU_CHECK_PYTHON=/path/to/python uses that environment as it is: what a check needs and it lacks is a
+# skip. GPU_CHECK_WHEELS=FOLDER lends it the wheels there (robomimic's, say), without a network.
 # CUDA_VISIBLE_DEVICES chooses GPUs. Exit code: 0 all is well, 1 a check failed.
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 check_arguments gpu_check "$@"
-make_environment "$checkout" robomimic,rlds,test
-exec "$environment_python" "$checkout/scripts/gpu_check.py" "$@"
+export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}"
+if [ -z "${GPU_CHECK_PYTHON:-}" ]; then
+    make_environment "$checkout" robomimic,rlds,test
+else
+    environment_python="$GPU_CHECK_PYTHON"
+    if [ -n "${GPU_CHECK_WHEELS:-}" ]; then
+        lent="$(mktemp -d)"
+        trap 'rm -rf "$lent"' EXIT
+        "$environment_python" -m pip install --quiet --no-index --no-deps --target "$lent" "$GPU_CHECK_WHEELS"/*.whl
+        export PYTHONPATH="$PYTHONPATH:$lent"
+    fi
+fi
+"$environment_python" -m scripts.gpu_check "$@"

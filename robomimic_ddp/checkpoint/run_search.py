@@ -21,7 +21,6 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.terminal import print_clean
 
 RECORD_NAME = "ddp.json"
@@ -72,9 +71,8 @@ class Found:
 
 @dataclass
 class Resume:
-    """`run.resume`, of this rank. `resume.decide` finds the directory, `resume.saved_state` reads
-    the state when the host makes its run directory, and `StateSaver` restores it and writes the
-    next one.
+    """What this rank resumes; only `training/resume.py` changes it. `decide` finds the directory,
+    and `saved_state` reads the state when the host makes its run directory.
     """
 
     found: Found | None = None
@@ -85,8 +83,6 @@ class Resume:
     """The saved state, until it is restored."""
     variables: dict[str, Any] = field(default_factory=dict)
     """Saved variables of the host's train() (`api.restored`), with their values before training."""
-    part: EpochPart | None = None
-    """The finished part of the current train epoch; None before the first."""
 
 
 def write_requeue(directory: Path, content: dict) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from robomimic_ddp.commands import figures
 from robomimic_ddp.config import tree
 from robomimic_ddp.errors import EXIT_DONE, DataError
-from robomimic_ddp.monitoring import history, run_summary
+from robomimic_ddp.monitoring import evaluation, history, run_summary
 from robomimic_ddp.terminal import print_clean
 
 SUCCESS = "Success_Rate"
@@ -61,7 +61,7 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
     """
     plt = figures.pyplot()
 
-    runs = [(Path(folder), history.read(Path(folder))) for folder in run_directories]
+    runs = [(Path(folder), _records(Path(folder))) for folder in run_directories]
     for folder, records in runs:
         if not any(record["phase"] == "train" for record in records):
             raise DataError(
@@ -108,6 +108,16 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
     rate.set_ylim(bottom=0)
     speed.set_ylim(bottom=0)
     figures.save(figure, output)
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    """Return the run's history, with the results of `evaluate` in place of rollouts that training
+    has played of the same epochs.
+    """
+    evaluated = list(evaluation.as_rollouts(folder))
+    known = {(record["epoch"], record["env"]) for record in evaluated}
+    records = history.read(folder)
+    return evaluated + [r for r in records if (r["epoch"], r.get("env")) not in known]
 
 
 def _loss_note(runs: Sequence[tuple[Path, list]]) -> str:
@@ -224,7 +234,12 @@ def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> No
         of_environment = [record for record in rollouts if record.get("env") == environment]
         label = None if len(environments) == 1 else f"{name} {environment}"
         style = {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4]}
+        of_environment.sort(key=lambda record: record["epoch"])
         _line(axes, at, of_environment, "rollout", SUCCESS, label=label, **style)
+        if spreads := [
+            (at[r["epoch"]], *r["interval"]) for r in of_environment if r.get("interval")
+        ]:
+            axes.fill_between(*zip(*spreads), color=colour, alpha=0.15, linewidth=0)
 
 
 def _finish(axes: Any, title: str, x: str) -> None:

@@ -22,6 +22,8 @@ OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LAST_PORT = 65535
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
+_RECORDS_COLLECTIVES = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+_COLLECTIVES_PREFIX = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,27 @@ def prefer_deterministic_cublas() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def record_collectives() -> None:
+    """Has NCCL remember its latest collectives and write them to a file when one times out (torch's
+    flight recorder), unless the user has chosen otherwise. Read when a process group is made.
+    """
+    for name, text in _RECORDS_COLLECTIVES.items():
+        os.environ.setdefault(name, text)
+
+
+def keep_collectives_in(folder: Path) -> None:
+    """Each rank's file of `record_collectives` is made in `folder`, unless the user has chosen
+    another place. Read when it is written.
+    """
+    os.environ.setdefault(_COLLECTIVES_PREFIX, str(folder / "nccl_trace_"))
+
+
+def recorded_collectives() -> str | None:
+    """Return how the names of these files begin; None where none are written."""
+    written = all(os.environ.get(name, "0") not in ("", "0") for name in _RECORDS_COLLECTIVES)
+    return os.environ.get(_COLLECTIVES_PREFIX) or None if written else None
+
+
 def quiet_tensorflow() -> None:
     """Silences TensorFlow's start-up messages in this process, unless the user set a log level."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -285,6 +308,8 @@ def tensorflow_is_quiet() -> bool:
 
 RESUME_NOTE = "ROBOMIMIC_RESUME_NOTE"
 """The file in which our launcher reads, when its ranks have ended, how they can be resumed."""
+RUN_NOTE = "run"
+"""The name of another one there, with the folder of the run."""
 
 
 def keep_resume_note(text: str) -> None:
@@ -292,6 +317,22 @@ def keep_resume_note(text: str) -> None:
     file = os.environ.get(RESUME_NOTE)
     if file:
         Path(file).write_text(text, encoding="utf-8")
+
+
+EVALUATE = "ROBOMIMIC_EVALUATE"
+"""The arguments of `evaluate` with which our launcher follows the run, in words of a shell."""
+
+
+def evaluation() -> str:
+    """Return the value of EVALUATE; "" where nothing is evaluated."""
+    return os.environ.get(EVALUATE, "")
+
+
+def keep_run_note(directory: Path) -> None:
+    """Leaves the run's folder to our launcher, if it has started this process to evaluate it."""
+    file = os.environ.get(RESUME_NOTE)
+    if file and EVALUATE in os.environ:
+        Path(file).with_name(RUN_NOTE).write_text(str(directory), encoding="utf-8")
 
 
 @contextmanager
@@ -319,3 +360,15 @@ def child_environment(python_path: list[str]) -> dict[str, str]:
     variables = {"OMP_NUM_THREADS": "1", "USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
     return {**variables, "PYTHONPATH": os.pathsep.join([*python_path, *before])}
+
+
+def simulator_environment(gpu: str) -> dict[str, str]:
+    """Environment for a process that simulates: it sees and renders on `gpu` alone ("": none), and
+    off screen where there is no display. Variables for rendering that the user has set stay.
+    """
+    variables = {**child_environment([]), "CUDA_VISIBLE_DEVICES": gpu}
+    for name in _RENDERING if gpu.isdecimal() else ():
+        variables.setdefault(name, gpu)
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & variables.keys():
+        variables.setdefault("MUJOCO_GL", "egl" if gpu else "osmesa")
+    return variables

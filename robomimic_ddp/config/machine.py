@@ -29,6 +29,11 @@ def own_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> int:
+    """Return how many parts of this machine's memory are near to some cores; 1 if unknown."""
+    return max(1, len(list(folder.glob("node[0-9]*"))))
+
+
 def usable_cores() -> int:
     """Return how many CPU cores this process may use, within a container's CPU quota."""
     return within_core_limit(len(own_cores()))

@@ -168,6 +168,12 @@ class Options:
         "Load `experiment.ckpt_path` though it asks for more than tensors and plain values: it can "
         "run any program.",
     )
+    rollouts: str = _option(
+        "training",
+        "Who plays the host's rollouts: `training`, split over the ranks, which wait for them; or "
+        "`robomimic-ddp evaluate`, from a checkpoint that is kept of each epoch with rollouts.",
+        ("training", "evaluate"),
+    )
     skip_corrupt: bool = _option(
         False,
         "RLDS: leave damaged episodes out of the index, and count them, instead of stopping.",
@@ -179,6 +185,13 @@ class Options:
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
+    )
+    profile: int = _option(
+        0,
+        "Steps of the first epoch that torch's profiler records on each rank, into `profile/` of "
+        "the run directory, with a line on what limits a step; 0: none.",
+        minimum=0,
+        maximum=10_000,
     )
     debug: bool = _option(
         False,

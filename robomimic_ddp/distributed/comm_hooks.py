@@ -48,10 +48,11 @@ def communicate(reducers: list, options: Options) -> str | None:
     fp16, or bf16 with this torch.
     """
     states = [state for state in reducers if isinstance(state.parallel, DistributedDataParallel)]
-    if not states:
+    flat = [state for state in reducers if state.parallel is None and state.reduced]
+    if not states and not flat:
         return None
-    _require_possible(options, str(states[0].reduced[0].device))
-    size = 4 * sum(parameter.numel() for state in states for parameter in state.reduced)
+    _require_possible(options, str((states or flat)[0].reduced[0].device))
+    size = 4 * sum(p.numel() for state in [*states, *flat] for p in state.reduced)
     rank = options.powersgd_rank
     for state in states:
         if rank is not None:

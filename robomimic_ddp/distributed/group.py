@@ -109,6 +109,8 @@ def process_group(
             _require_own_gpu(store, own_rank, ranks, bound)
             if "nccl" in backend and _BINDS:
                 joined["device_id"] = bound
+        if "nccl" in backend:
+            env.record_collectives()
         dist.init_process_group(backend, timeout=timeout, **joined)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
@@ -291,9 +293,14 @@ def cores_of_node() -> list[tuple[int, ...]]:
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Collective: returns the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
-    if world_size() > 1:
-        dist.all_reduce(total)
+    add_over_ranks(total)
     return total
+
+
+def add_over_ranks(tensor: torch.Tensor) -> None:
+    """Collective: makes `tensor` the elementwise sum over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:

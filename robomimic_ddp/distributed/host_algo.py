@@ -8,6 +8,7 @@ else an algorithm has, such as `self.model` and `self.optimizer`, is found by `h
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -203,6 +204,7 @@ def noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{prefix}.{name}" if prefix else name, value
 
 
+@functools.lru_cache(maxsize=4096)  # asked of every attribute in every step
 def is_shared(attribute: str) -> bool:
     """Return whether all ranks should have the same there: not in what is a rank's by its name."""
     return not _OF_A_RANK.search(attribute)

@@ -1,11 +1,14 @@
-"""One DistributedDataParallel for each optimizer, through which its loss passes.
+"""Averages over ranks the gradients of one optimizer, whose loss passes through it.
 
 Algorithms other than the diffusion policy call their nets by many methods (`forward_train`), and
 one net in the losses of several optimizers, so DDP around a net would miss backward passes or
-average some twice. Here DDP has exactly the parameters of one optimizer. Its forward returns the
-loss as it is, which prepares DDP's reducer for the backward pass that follows, whatever the loss
-was computed with. Gradients that reach other optimizers' parameters in that pass stay local: their
-reducers do not expect any, and the host drops them before those optimizers' own pass.
+average some twice. Here exactly the parameters of one optimizer are averaged, at the end of the
+backward pass of its loss, whatever the loss was computed with. Gradients that reach other
+optimizers' parameters in that pass stay local: the host drops them before those optimizers' pass.
+
+Parameters of less than `FLAT_BYTES` are averaged by one message. Larger ones have a
+DistributedDataParallel, which sends while the pass still computes. Its forward returns the loss as
+it is, which prepares DDP's reducer for the backward pass that follows.
 
 A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
 the step, or just before torch's functions clip the gradients. Gradients that anything else has
@@ -22,13 +25,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group, host_algo, parallel, watchdog
+from robomimic_ddp.distributed import flat_mean, group, host_algo, parallel, watchdog
 from robomimic_ddp.errors import WrapError
 
-_made: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
+FLAT_BYTES = 4_000_000
+"""Parameters of an optimizer that have fewer bytes are averaged by one message."""
+_averaging: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
 
 
 class _Parameters(nn.Module):
@@ -45,7 +51,8 @@ class _Parameters(nn.Module):
 
 
 class OptimizerDDP:
-    """Averages the gradients of `parameters`, all or some of those that `optimizer` updates.
+    """Averages the gradients of `parameters`, all or some of those that `optimizer` updates: by one
+    message, or by DDP where `ddp_options` are given and no tensor is a plain one.
 
     Has the attributes of a parallel net's state by which a model's reducers are looked at: `name`,
     `parallel`, `reduced`, `arrival`, `training_forwards`.
@@ -59,24 +66,22 @@ class OptimizerDDP:
         name: str,
         optimizer: torch.optim.Optimizer,
         parameters: list[torch.Tensor],
-        ddp_options: dict,
+        ddp_options: dict | None = None,
     ) -> None:
         self.name, self.reduced = name, parameters
         self.training_forwards = 0
         """Losses that have passed through."""
-        self._prepared = self._agreed = False
-        self.averages_in_step = False
-        """Whether the latest gradients were averaged before the step, not in the backward pass."""
+        self._is_prepared = self._is_agreed = False
         self.after_averaging: Callable[[], None] | None = None
-        """Called when gradients were averaged so, before anything clips them."""
+        """Called when gradients were averaged before the step, before anything clips them."""
         self._is_averaged = False
         """Whether they were, since the latest backward pass."""
         self._grad_versions: dict[int, int] = {}
         """Of each gradient, by its parameter, when the host's own backward pass had written it."""
-        whole = [one for one in parameters if isinstance(one, nn.Parameter)]
         self.parallel = None
-        if len(whole) == len(parameters):
-            self.parallel = DistributedDataParallel(_Parameters(whole), **ddp_options)
+        if ddp_options is not None and all(isinstance(p, nn.Parameter) for p in parameters):
+            self.parallel = DistributedDataParallel(_Parameters(parameters), **ddp_options)
+        self._mean = flat_mean.FlatMean(f"optimizer {name}", parameters)
         self._undo = ExitStack()
         self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._watched = self._undo.enter_context(ExitStack())
@@ -88,7 +93,12 @@ class OptimizerDDP:
         self._undo.close()
         self.parallel = None
 
-    def through(self, loss: torch.Tensor) -> torch.Tensor:
+    @property
+    def message_seconds(self) -> float | None:
+        """Seconds that a message takes while nothing is computed; None where DDP sends."""
+        return self._mean.seconds if self.parallel is None else None
+
+    def average_in_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss; its next backward pass, which is collective, averages gradients."""
         if not loss.requires_grad:
             raise WrapError(
@@ -97,14 +107,19 @@ class OptimizerDDP:
                 "a loss of what the optimizer trains, on every rank: those that have one would "
                 "wait for this rank. Freeze nets on all ranks alike, before training begins."
             )
-        if self.parallel is None:  # a tensor that is no Parameter, averaged before the step
-            return loss
         self._agree("during the backward pass")
         watchdog.began()
         self._watched.close()
-        self._prepared = True
+        self._is_prepared = True
         self.training_forwards += 1
-        return self.parallel(loss)
+        if self.parallel is not None:
+            return self.parallel(loss)
+        loss = loss.view_as(loss)  # passes of what the loss was computed with call no hook of it
+        loss.register_hook(self._average_at_end)
+        return loss
+
+    def _average_at_end(self, _: torch.Tensor) -> None:
+        Variable._execution_engine.queue_callback(self._mean.average)
 
     def _watch(self, parameter: torch.Tensor) -> None:
         """Notes the version of its gradient whenever a backward pass has written it."""
@@ -122,41 +137,42 @@ class OptimizerDDP:
 
     def average_before_clipping(self) -> None:
         """Collective: gradients of a plain backward pass become the mean over ranks, once."""
-        if self._prepared or self._is_averaged:
+        if self._is_prepared or self._is_averaged:
             return
         self._agree("before the step")
         self._require_unchanged()
-        self._average()
+        watchdog.began()
+        self._mean.average()
         self._is_averaged = True
         if self.after_averaging is not None:
             self.after_averaging()
 
     def _before_step(self, *_: Any) -> None:
-        self.averages_in_step = not self._prepared
         self.average_before_clipping()
-        self._prepared = self._is_averaged = False
+        self._is_prepared = self._is_averaged = False
 
     def _agree(self, way: str) -> None:
         """Collective once: ranks that average in two ways would send each other what is no match,
         which ends in gloo's own abort, or in a wait.
         """
-        if self._agreed:
+        if self._is_agreed:
             return
-        self._agreed = True
+        self._is_agreed = True
         ways = group.gather_objects(f"optimizer {self.name} averages gradients {way}")
         if len(set(ways)) > 1:
-            found = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(ways))
+            by_rank = "; ".join(f"rank {rank}: {way}" for rank, way in enumerate(ways))
             raise WrapError(
-                f"the ranks do not take the same step: {found}. Expected the same on all ranks: "
+                f"the ranks do not take the same step: {by_rank}. Expected the same on all ranks: "
                 "during the backward pass where the loss goes to the host's "
                 "torch_utils.backprop_for_loss, before the step elsewhere. Look for a condition on "
                 "the rank, or on its own data, around that call."
             ).on_all_ranks()
 
     def _require_unchanged(self) -> None:
-        written = [one for one in self.reduced if one.grad is not None]
-        changed = [one for one in written if one.grad._version != self._grad_versions.get(id(one))]
-        if not changed:
+        if all(
+            p.grad is None or p.grad._version == self._grad_versions.get(id(p))
+            for p in self.reduced
+        ):
             return
         raise WrapError(
             f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
@@ -167,20 +183,6 @@ class OptimizerDDP:
             "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
             "net(...)."
         )
-
-    def _average(self) -> None:
-        """Collective: one message; a gradient that no rank has stays absent, as in one process."""
-        watchdog.began()
-        given = [one.grad is not None for one in self.reduced]
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.reduced]
-        flags = grads[0].new_tensor(given)
-        total = group.sum_over_ranks(torch.cat([flags, *(one.flatten() for one in grads)]))
-        flags, mean = total[: len(given)], total[len(given) :] / group.world_size()
-        # What this rank has, somebody has: only else a GPU is waited for.
-        has_any = given if all(given) else flags.tolist()
-        means = mean.split([one.numel() for one in grads])
-        for has, parameter, own in zip(has_any, self.reduced, means):
-            parameter.grad = own.view_as(parameter) if has else None
 
 
 def build(algo: Any, options: Any, undo: ExitStack) -> None:
@@ -194,37 +196,48 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
         "find_unused_parameters": True,
     }
     for name, optimizer in host_algo.named_optimizers(algo):
-        loose = outside_parallel_nets(algo, optimizer)
-        if loose:
-            _made[optimizer] = one = OptimizerDDP(name, optimizer, loose, ddp_options)
-            undo.callback(_made.pop, optimizer, None)
-            undo.callback(one.remove)
-    if among(algo):
+        parameters = outside_parallel_nets(algo, optimizer)
+        if parameters:
+            by_ddp = ddp_options if _need_ddp(parameters, options) else None
+            _averaging[optimizer] = OptimizerDDP(name, optimizer, parameters, by_ddp)
+            undo.callback(_averaging.pop, optimizer, None)
+            undo.callback(_averaging[optimizer].remove)
+    averaging = among(algo)
+    if averaging:
         for module in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
-                clip = functools.partial(_clip_mean, algo, getattr(module, name))
+                clip = functools.partial(_clip_mean, averaging, getattr(module, name))
                 undo.enter_context(swapped(module, name, clip))
 
 
-def _clip_mean(algo: Any, clip: Callable, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+def _need_ddp(parameters: list[torch.Tensor], options: Any) -> bool:
+    """Return whether they are many, or are sent as only DDP does; the same on all ranks."""
+    size = sum(p.numel() * p.element_size() for p in parameters)
+    compressed = options.comm != "none" or options.powersgd_rank is not None
+    return size >= FLAT_BYTES or compressed or bool(options.kwargs)
+
+
+def _clip_mean(
+    averaging: list[OptimizerDDP], clip: Callable, parameters: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Collective where gradients of a plain backward pass are clipped: the mean is."""
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     known = set(map(id, clipped))
-    for averaging in among(algo):
-        if not known.isdisjoint(map(id, averaging.reduced)):
-            averaging.average_before_clipping()
+    for by_optimizer in averaging:
+        if not known.isdisjoint(map(id, by_optimizer.reduced)):
+            by_optimizer.average_before_clipping()
     return clip(clipped, *args, **kwargs)
 
 
 def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:
     """Return what averages the gradients of an optimizer, unless its parallel nets do."""
-    return _made.get(optimizer)
+    return _averaging.get(optimizer)
 
 
 def among(algo: Any) -> list[OptimizerDDP]:
     """Return what averages the gradients of the algorithm's optimizers."""
-    found = [of(optimizer) for _, optimizer in host_algo.named_optimizers(algo)]
-    return [one for one in found if one is not None]
+    optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(algo)]
+    return [_averaging[optimizer] for optimizer in optimizers if optimizer in _averaging]
 
 
 def reducers(algo: Any) -> list[Any]:
@@ -241,5 +254,5 @@ def outside_parallel_nets(
     """
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     covered = {id(parameter) for _, net in nets for parameter in net.parameters()}
-    held = host_algo.held_by(optimizer) if parameters is None else parameters
-    return [one for one in held if one.requires_grad and id(one) not in covered]
+    trained = host_algo.held_by(optimizer) if parameters is None else parameters
+    return [p for p in trained if p.requires_grad and id(p) not in covered]

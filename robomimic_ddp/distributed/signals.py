@@ -33,6 +33,10 @@ SAME_INTERRUPT_SECONDS = 1.0
 """One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
 """torchrun kills 30 s after its SIGTERM; the rest is for saving."""
+ASK_SECONDS, ASK_ALWAYS = 0.02, 20
+"""Ranks ask each other so often, where steps are shorter, since a message costs as much as a small
+step; in the first steps after every one.
+"""
 FAILED_SECONDS = 3.0
 """Time for the last lines of a rank's log."""
 _INTERRUPTED = "\nCtrl-C: saving the position inside the epoch; a second Ctrl-C ends at once"
@@ -55,6 +59,10 @@ class Stopper:
         self._before: dict[int, Any] = {}
         self._listener: SignalListener | None = None
         self._requested = self._agreed = False
+        self._steps, self._ask_at = 0, 0
+        """Steps of this process, and how many there are when the ranks ask again."""
+        self._asked = time.monotonic(), 0
+        """When they asked last, and after which step."""
         self._timers: list[threading.Timer] = []
         self._interrupted: float | None = None
 
@@ -131,16 +139,26 @@ class Stopper:
         """Collective, after every training step: returns whether to stop now.
 
         The flags are summed over the ranks while the next step runs, and read after it: no rank
-        waits, and all stop after the same step.
+        waits, and all stop after the same step. Steps that are shorter than ASK_SECONDS ask
+        together.
         """
         several = group.world_size() > 1
         stop = self._read_answer() if several else self.heard is not None
         if stop:
             self._cancel_exit()
         elif several:
-            flag = torch.tensor([int(self.heard is not None)])
-            self._pending = dist.all_reduce(flag, async_op=True), flag
+            self._steps += 1
+            if self._steps >= self._ask_at:
+                self._ask()
         return stop
+
+    def _ask(self) -> None:
+        """Collective: sends whether this rank has heard a signal, and the seconds of a step."""
+        now, (before, steps) = time.monotonic(), self._asked
+        self._asked = now, self._steps
+        seconds = (now - before) / (self._steps - steps)
+        flags = torch.tensor([self.heard is not None, seconds], dtype=torch.float64)
+        self._pending = dist.all_reduce(flags, async_op=True), flags
 
     def agreed_at_last(self) -> bool:
         """Collective, between steps: returns whether to stop now. Waits for the ranks."""
@@ -156,7 +174,10 @@ class Stopper:
         work, flags = self._pending
         self._pending = None
         work.wait()
-        return bool(flags.item())
+        signals, seconds = flags.tolist()
+        if self._steps >= ASK_ALWAYS:  # the same on all ranks, as the sum of their seconds is
+            self._ask_at = self._steps + int(ASK_SECONDS * group.world_size() / max(seconds, 1e-6))
+        return signals > 0
 
 
 def _restore(handlers: dict[int, Any]) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from robomimic_ddp.config import env
+
 logger = logging.getLogger(__name__)
 
 _KEY = "robomimic_ddp/place/{}"
@@ -134,7 +136,7 @@ class Watchdog:
                 waited = time.monotonic() - self._since
                 if self.ends_unheard and waited > last_chance and judged != here and self.late():
                     judged = here
-                    logger.error("%s. NCCL ends this rank now", self.verdict())
+                    logger.error("%s. NCCL ends this rank now%s", self.verdict(), _recorded())
                 if waited < patience or warned_of == here:
                     continue
                 late = self.late()
@@ -146,6 +148,18 @@ class Watchdog:
                     "rank %d has been waiting for %.0f s at: %s. Not there yet: %s",
                     *(self.rank, waited, self.describe(), late),
                 )
+
+
+def _recorded() -> str:
+    """Where the ranks' latest collectives are written, for a message; "" if nowhere."""
+    prefix = env.recorded_collectives()
+    if prefix is None:
+        return ""
+    folder, _, name = prefix.rpartition("/")
+    return (
+        f"; each rank's latest collectives are written to {prefix}RANK, and `torchfrtrace {folder} "
+        f"-p {name}` compares them"
+    )
 
 
 def _value(store: Any, key: str) -> bytes | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from robomimic_ddp.errors import DataError
 from robomimic_ddp.terminal import print_clean
 
 FILE_NAME = "history.jsonl"
-_MOST_BYTES = 256 * 2**20
+MOST_BYTES = 256 * 2**20
 _MOST = 2**63
 _AMOUNTS = ("steps", "samples", "seconds", "samples_per_second")
 
@@ -62,10 +62,10 @@ def try_to_append(folder: Path, record: dict) -> None:
         _warned.add(folder)
 
 
-def append(directory: Path, record: dict) -> None:
+def append(directory: Path, record: dict, name: str = FILE_NAME) -> None:
     """Appends one line. If it cannot be written, raises OSError and leaves the file unchanged."""
     line = json.dumps(record, sort_keys=True, default=_plain) + "\n"
-    with files.opened_to_write(directory / FILE_NAME, buffering=0) as file:
+    with files.opened_to_write(directory / name, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         data = line.encode()
         try:
@@ -97,9 +97,16 @@ def read(directory: Path) -> list:
             f"{directory} has no {FILE_NAME}; expected the folder of a run trained under the "
             f"retrofit (the one with logs/ and models/){other}."
         )
+    return records_in(path, _record)
+
+
+def records_in(path: Path, check: Callable[[Any], dict]) -> list:
+    """Return what `check` returns for the value in each line of a file, without a last line that a
+    crash cut off. Raises DataError if the file cannot be read, or `check` refuses another line.
+    """
     records = []
     try:
-        lines = files.read_text(path, _MOST_BYTES).splitlines()
+        lines = files.read_text(path, MOST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as UTF-8 text ({error}): it is damaged, or another program's. "
@@ -107,12 +114,12 @@ def read(directory: Path) -> list:
         ) from error
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_record(files.parse_json(line)))
+            records.append(check(files.parse_json(line)))
         except ValueError as error:
             if number == len(lines):
                 break
             raise DataError(
-                f"{path}, line {number}, is no JSON record of an epoch ({error}); remove the line "
+                f"{path}, line {number}, is no JSON record of ours ({error}); remove the line "
                 "to read the rest."
             ) from error
     return records

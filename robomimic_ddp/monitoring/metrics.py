@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.distributed import group, watchdog
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.monitoring.step_hooks import StepHook
@@ -107,30 +107,24 @@ def take_share(call: inspect.BoundArguments) -> None:
 
 
 class Recorder(StepHook):
-    """Passes every batch and step log of `model` to `part`. counts_steps: for the watchdog; ranks
-    validate on unequal numbers of batches.
-    """
+    """Passes the batch and the log of every step of `model` to `part`."""
 
     place = "epoch log"
 
-    def __init__(self, model: Any, part: EpochPart, counts_steps: bool) -> None:
+    def __init__(self, model: Any, part: EpochPart, is_training: bool) -> None:
         if not hasattr(model, "log_info"):
             raise RobomimicDDPError(
                 f"{type(model).__name__} has no method log_info; expected one that returns a "
                 "step's log, as robomimic's do. Without it no loss can be averaged over ranks or "
                 "checked. Give the algorithm that method."
             )
-        self.part, self.counts_steps = part, counts_steps
-
-    def batch(self, batch: Any) -> None:
-        if self.counts_steps:
-            watchdog.stepped()
+        self.part, self.is_training = part, is_training
 
     def done(self) -> None:
         self.part.steps += 1
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        self.part.see(step_log, batch, is_training=self.counts_steps)
+        self.part.see(step_log, batch, is_training=self.is_training)
         return step_log
 
     def after_step(self) -> None:

@@ -26,7 +26,10 @@ from robomimic_ddp.config.monkeypatch import swapped
 
 LOSS = "Loss"
 """The key of the loss in a host's step log."""
-ORDER = ("pace", "pictures", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
+ORDER = (
+    *("pace", "pictures", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify"),
+    "profile",
+)
 """The order of the hooks. The guard comes before hooks that show or record a loss, and may remove
 numbers; the epoch's log may raise to stop the run.
 """
@@ -55,6 +58,9 @@ class StepHook:
     def after_step(self) -> None:
         """Every hook has seen the step."""
 
+    def end(self) -> None:
+        """The training steps of an epoch are over."""
+
 
 class StepHooks:
     """Replaces two methods of `model`, and calls `hooks` around them. beneath: the methods that it
@@ -62,15 +68,23 @@ class StepHooks:
     """
 
     def __init__(self, model: Any) -> None:
-        self.hooks: list[StepHook] = []
+        self.set_hooks([])
         self.beneath = _Methods(**{n: getattr(model, n) for n in _SEEN if hasattr(model, n)})
         self._batch: Any = None
+
+    def set_hooks(self, hooks: Iterable[StepHook]) -> None:
+        """Sets the hooks, in ORDER. A hook is called only by the methods that it defines."""
+        self.hooks = sorted(hooks, key=lambda hook: ORDER.index(hook.place))
+        self._calls = {
+            name: [getattr(hook, name) for hook in self.hooks if _defines(hook, name)]
+            for name in ("batch", "done", "step", "after_step")
+        }
 
     def process_batch_for_training(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the hooks, then the host's method."""
         self._batch = batch
-        for hook in self.hooks:
-            hook.batch(batch)
+        for see in self._calls["batch"]:
+            see(batch)
         try:
             return self.beneath.process_batch_for_training(batch, *args, **kwargs)
         except ValueError as error:
@@ -81,13 +95,17 @@ class StepHooks:
     def log_info(self, info: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the host's method, then the hooks."""
         log = self.beneath.log_info(info, *args, **kwargs)
-        for hook in self.hooks:
-            hook.done()
-        for hook in self.hooks:
-            log = hook.step(log, self._batch)
-        for hook in self.hooks:
-            hook.after_step()
+        for done in self._calls["done"]:
+            done()
+        for step in self._calls["step"]:
+            log = step(log, self._batch)
+        for after_step in self._calls["after_step"]:
+            after_step()
         return log
+
+
+def _defines(hook: StepHook, name: str) -> bool:
+    return getattr(type(hook), name) is not getattr(StepHook, name)
 
 
 _SEEN = ("process_batch_for_training", "log_info")
@@ -95,6 +113,19 @@ _SEEN = ("process_batch_for_training", "log_info")
 
 class _Methods(SimpleNamespace):
     """Methods of a host's algorithm, by name."""
+
+
+def end(model: Any) -> None:
+    """Tell the hooks of `model` that the training steps of an epoch are over."""
+    step_hooks = _present(model)
+    for hook in step_hooks.hooks if step_hooks is not None else ():
+        hook.end()
+
+
+def _present(model: Any) -> StepHooks | None:
+    """Return what replaces the methods of `model`, if hooks are installed."""
+    owners = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
+    return next((owner for owner in owners if isinstance(owner, StepHooks)), None)
 
 
 @contextmanager
@@ -105,8 +136,7 @@ def installed(
     names, beneath all hooks, and get the host's as first argument. Blocks may end in any order;
     with the first one all do.
     """
-    standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
-    present = next((owner for owner in standing if isinstance(owner, StepHooks)), None)
+    present = _present(model)
     step_hooks, hooks = present or StepHooks(model), list(hooks)
     with ExitStack() as undo:
         for name in vars(step_hooks.beneath) if present is None else ():
@@ -115,13 +145,13 @@ def installed(
             owner = step_hooks.beneath if name in _SEEN else model
             method = partial(method, getattr(owner, name, None))
             undo.enter_context(swapped(owner, name, method))
-        step_hooks.hooks = sorted(
-            [*step_hooks.hooks, *hooks], key=lambda hook: ORDER.index(hook.place)
-        )
+        step_hooks.set_hooks([*step_hooks.hooks, *hooks])
         try:
             yield
         finally:
-            step_hooks.hooks = [
-                hook for hook in step_hooks.hooks if not any(hook is own for own in hooks)
-            ]
+            step_hooks.set_hooks(
+                present
+                for present in step_hooks.hooks
+                if not any(present is hook for hook in hooks)
+            )
             step_hooks._batch = None  # frees its memory

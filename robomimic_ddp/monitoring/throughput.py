@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
@@ -22,18 +22,24 @@ WAITED, ENOUGH_STEPS = 0.3, 20
 
 
 class Pace(StepHook):
-    """Times this rank's train steps of one epoch; `clock` returns seconds."""
+    """Times this rank's steps of one epoch; `clock` returns seconds. counts_steps: for the
+    watchdog; ranks validate on unequal numbers of batches.
+    """
 
     place = "pace"
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, counts_steps: bool = False
+    ) -> None:
+        self._clock, self._counts_steps = clock, counts_steps
         self.began = self.last_step = clock()
         self.steps = 0
         self.waited = 0.0
 
     def batch(self, batch: Any) -> None:
         self.waited += self._clock() - self.last_step
+        if self._counts_steps:
+            watchdog.stepped()
 
     def done(self) -> None:
         self.steps += 1
@@ -109,15 +115,19 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
 
 
 def exposed_communication(reducers: Iterable) -> float | None:
-    """Seconds of a step in which DDP sends gradients while none is computed, over all
+    """Seconds of a step in which gradients are sent while none is computed, over all
     `optimizer_ddp.reducers`; None if nothing is sent or torch has no data. torch samples the first
     ten steps and every hundredth.
     """
-    total, is_known = 0, False
-    for reducer in reducers:
-        stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
-        if stats.get("backward_comm_time"):
-            is_known = True
-            overlap = stats.get("backward_compute_comm_overlap_time", 0)
-            total += max(0, stats["backward_comm_time"] - overlap)
-    return total * NANOSECONDS if is_known else None
+    times = [seconds for reducer in reducers if (seconds := _exposed(reducer)) is not None]
+    return sum(times) if times else None
+
+
+def _exposed(reducer: Any) -> float | None:
+    if getattr(reducer, "message_seconds", None) is not None:
+        return reducer.message_seconds
+    stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
+    if not stats.get("backward_comm_time"):
+        return None
+    overlap = stats.get("backward_compute_comm_overlap_time", 0)
+    return max(0, stats["backward_comm_time"] - overlap) * NANOSECONDS

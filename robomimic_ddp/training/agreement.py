@@ -39,9 +39,7 @@ def require_same_job(run: _run.Run) -> None:
         **verify.software(type(config).__module__.split(".")[0]),
         "plan": repr((plan.mode, plan.backend, plan.device.split(":")[0], plan.batch_per_rank)),
     }
-    items.update(
-        (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
-    )
+    items.update((f"option {name}", repr(value)) for name, value in asdict(run.options).items())
     items.update(
         (f"config {key}", repr(value))
         for key, value in tree.named(config)
@@ -65,8 +63,8 @@ def require_same_model(run: _run.Run, model: Any) -> None:
             "apply` writes: the edit was lost. Run `robomimic-ddp apply` on the host again."
         ).on_all_ranks()
     verify.require_same_structure(model)
-    loaded = run.fine_tuning or host_algo.steps(model) > 0
-    if run.options.values.verify and any(group.gather_objects(loaded)):
+    loaded = run.settings.fine_tuning or host_algo.steps(model) > 0
+    if run.options.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
 
 

@@ -105,7 +105,7 @@ class RandomStreams(Component):
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is None:
-            rng.seed_streams(self.run.seed, group.rank(), saved["epoch"])
+            rng.seed_streams(self.run.settings.seed, group.rank(), saved["epoch"])
         else:
             rng.restore(state)
 
@@ -135,12 +135,12 @@ class DataPosition(Component):
     name, per_rank = "data", True
 
     def state_dict(self) -> dict[str, Any] | None:
-        loader = self.run.loaders.get("train")
+        loader = self.run.built.loaders.get("train")
         return loader.position() if hasattr(loader, "position") else None
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> str:
         position = saved["ranks"][0][self.name] if state is None else state
-        loader = self.run.loaders.get("train")
+        loader = self.run.built.loaders.get("train")
         return sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
 
 
@@ -150,14 +150,14 @@ class EpochSteps(Component):
     name = "inside"
 
     def state_dict(self) -> dict[str, Any] | None:
-        progress = self.run.resume.part
+        progress = self.run.progress.part
         if progress.epoch is None:
             return None
         return {"epoch": progress.epoch, "steps": progress.steps, "total": progress.total}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is not None:
-            progress = self.run.resume.part
+            progress = self.run.progress.part
             progress.steps, progress.total = state["steps"], self._new_total(state, saved)
 
     def _new_total(self, state: Mapping[str, Any], saved: Mapping[str, Any]) -> int:
@@ -167,7 +167,7 @@ class EpochSteps(Component):
         done, total = state["steps"], state["total"]
         if total is not None and done >= total:
             return done  # a loader that stands at the end of a pass would count the next one's
-        loader = self.run.loaders.get("train")
+        loader = self.run.built.loaders.get("train")
         if hasattr(loader, "batches_left"):
             return done + loader.batches_left()
         left = (len(loader) if total is None else total) - done
@@ -182,7 +182,7 @@ class StepLogs(Component):
     name, per_rank = "logs", True
 
     def state_dict(self) -> dict[str, Any] | None:
-        progress = self.run.resume.part
+        progress = self.run.progress.part
         if progress.epoch is None:
             return None
         logs = progress.logs
@@ -192,7 +192,7 @@ class StepLogs(Component):
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if saved["inside"] is None:
             return
-        progress, states = self.run.resume.part, [rank[self.name] for rank in saved["ranks"]]
+        progress, states = self.run.progress.part, [rank[self.name] for rank in saved["ranks"]]
         if saved["world_size"] == self.run.plan.world_size:
             progress.logs.samples, progress.logs.totals = state["samples"], state["totals"]
             progress.logs.spreads, progress.step_logs = state["spreads"], state["step_logs"]

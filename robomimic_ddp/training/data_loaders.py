@@ -41,7 +41,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     batch = run.plan.batch_per_rank
     if role == "train":
         batch = _samples_per_rank(run.plan, loader_kwargs)
-    values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
+    values, on_gpu = run.options, run.plan.device.startswith("cuda")
     if hasattr(dataset, "is_rlds"):  # sharded by its loader, before anything is decoded
         from robomimic_ddp.data.rlds.loaders.make import make_loader
 
@@ -51,13 +51,13 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
                 "not read RLDS data: nothing would take it. Leave ddp.loader out."
             )
         more = {
-            "cores": run.core_share,
+            "cores": run.settings.cores,
             # The train loader sends its batches to the GPU itself.
             "pin_memory": on_gpu and role == "train" and values.preset != "safe",
             "device": torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         }
         place = (run.plan.rank, run.plan.world_size)
-        loader = make_loader(dataset, batch, *place, run.seed, **more)
+        loader = make_loader(dataset, batch, *place, run.settings.seed, **more)
     else:
         loader_kwargs = worker_options.loader_arguments(
             dict(loader_kwargs), values, run.plan.data_workers, role
@@ -65,7 +65,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         more = {}
         make = sampling.valid_loader
         if role == "train":
-            make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
+            make, more = sampling.train_loader, {"stream_is_sharded": run.built.sharded_stream}
             if run.plan.accumulate > 1:  # on one rank the host's batch is delivered
                 loader_kwargs["batch_size"] = batch
         loader = make(
@@ -73,15 +73,15 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             loader_kwargs,
             rank=run.plan.rank,
             world_size=run.plan.world_size,
-            seed=run.seed,
+            seed=run.settings.seed,
             batch_size_per_rank=batch,
             **more,
         )
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
         loader = sampling.ReplayedLoader(loader)
-    before = run.loaders.get(role)
+    before = run.built.loaders.get(role)
     joins = role == "train" and before is not None
-    run.loaders[role] = sampling.JoinedLoaders(before, loader) if joins else loader
+    run.built.loaders[role] = sampling.JoinedLoaders(before, loader) if joins else loader
     return loader
 
 
@@ -120,7 +120,7 @@ def sharded(make_dataset: Callable) -> Callable:
         dataset = tfds_sharding.make_sharded(
             make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
         )
-        run.sharded_stream = True
+        run.built.sharded_stream = True
         return dataset
 
     return wrapped
@@ -137,7 +137,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
 
         run = _run.current()
         if run is not None:
-            options = run.options.values
+            options = run.options
             kwargs = {
                 **kwargs,
                 "skip_corrupt": options.skip_corrupt,
@@ -187,7 +187,7 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
         from robomimic_ddp.data.rlds import host_datasets
 
         run = _run.current()
-        model = run.options.values.language_model if run is not None else "auto"
+        model = run.options.language_model if run is not None else "auto"
         keys = given.get("action_keys"), given.get("all_obs_keys")
         return host_datasets.shape_metadata(entry, *keys, model)
 

@@ -7,18 +7,20 @@ import functools
 import inspect
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
+from robomimic_ddp.distributed import fsdp, group, main_rank, optimizer_ddp, rng, watchdog
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
     debug,
     history,
     metrics,
     nan_guard,
+    profiler,
     progress_bar,
     step_hooks,
     throughput,
@@ -53,7 +55,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
-        run.writer.release()
+        run.output.writer.release()
         epoch, started = _Epoch(run, call), time.perf_counter()
         with epoch.in_force(run_epoch):
             result = epoch.finished(run_epoch(*call.args, **call.kwargs))
@@ -79,13 +81,14 @@ class _Epoch:
         self.is_logged = not self.validates or group.world_size() > 1
         self.part = EpochPart()
         if not self.validates:
-            self.part = run.resume.part or self.part
+            self.part = run.progress.part
             self.part.epoch = self.number
         self.done_before = self.part.steps
         self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
-        self.pace = throughput.Pace()
+        self.pace = throughput.Pace(counts_steps=self.is_logged and not self.validates)
         self.progress = self._progress() if group.is_main() else None
+        self.profiler = None if self.validates else self._profiler()
 
     def _set_steps(self, call: inspect.BoundArguments) -> None:
         steps = call.arguments.get("num_steps")
@@ -94,7 +97,7 @@ class _Epoch:
             call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps, number)
         if steps is None and self.done_before:
             steps = self.part.total
-        if steps is None and (self.done_before or self.run.directory is not None):
+        if steps is None and (self.done_before or self.run.output.directory is not None):
             steps = len(self.loader)
         self.steps = steps
         if self.validates:
@@ -108,14 +111,29 @@ class _Epoch:
             self.part.total = len(loader)
 
     def _progress(self) -> progress_bar.Progress:
-        known = not (self.validates or self.run.last_epoch is None) and isinstance(self.number, int)
+        known = not (self.validates or self.run.progress.last_epoch is None) and isinstance(
+            self.number, int
+        )
         return progress_bar.Progress(
             f"epoch {self.number}" + (" validation" if self.validates else ""),
             self.pace,
             self.run.plan.samples_per_step,
             done_before=self.done_before,
-            epochs_left=max(0, self.run.last_epoch - self.number) if known else None,
+            epochs_left=max(0, self.run.progress.last_epoch - self.number) if known else None,
             tells_end=not self.validates,
+        )
+
+    def _profiler(self) -> profiler.Profiler | None:
+        """Collective: of the run's first train epoch under `ddp.profile`."""
+        run = self.run
+        if not run.options.profile or run.progress.profiled:
+            return None
+        run.progress.profiled = True
+        directory = main_rank.on_main(lambda: run.output.directory)
+        if directory is None:
+            return None
+        return profiler.Profiler(
+            run.options.profile, directory / profiler.FOLDER, run.settings.cores
         )
 
     @contextlib.contextmanager
@@ -133,38 +151,42 @@ class _Epoch:
         ):
             if self.is_logged:
                 watchdog.reached(self.place)
-            self.run.in_train_epoch = not self.validates
+            self.run.progress.in_train_epoch = not self.validates
             try:
                 yield
             finally:
-                self.run.in_train_epoch = False
+                self.run.progress.in_train_epoch = False
+            if not self.validates:
+                step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
-        options = self.run.options.values
+        options = self.run.options
         yield self.pace
-        if self.run.pictures is not None and not self.validates:
-            self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
-            yield self.run.pictures
+        if self.run.output.pictures is not None and not self.validates:
+            self.run.output.pictures.epoch = self.number if isinstance(self.number, int) else 0
+            yield self.run.output.pictures
         if options.debug and not self.validates:
-            yield debug.Printer(self.run.debugged, self.run.plan.device)
-        if self.run.heartbeat is not None and not self.validates:
-            length = self.done_before, self.steps, self.run.last_epoch
-            yield self.run.heartbeat.in_epoch(self.number, *length)
+            yield debug.Printer(self.run.progress.debugged, self.run.plan.device)
+        if self.run.output.heartbeat is not None and not self.validates:
+            length = self.done_before, self.steps, self.run.progress.last_epoch
+            yield self.run.output.heartbeat.in_epoch(self.number, *length)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
         if self.progress is not None:
             yield self.progress
         if self.is_logged:
-            yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
+            yield metrics.Recorder(self.model, self.part, is_training=not self.validates)
+        if self.profiler is not None:
+            yield self.profiler
 
     def random_streams(self) -> Any:
         """Separate streams for validation; on one rank the host's, for bitwise the same results."""
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
         number = self.number if isinstance(self.number, int) else 0
-        return rng.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
+        return rng.forked(_VALIDATION, self.run.settings.seed, self.run.plan.rank, number)
 
     def weights(self) -> Any:
         """Collective when validating sharded nets: whole weights, since ranks may have unequal
@@ -188,9 +210,13 @@ class _Epoch:
             reducers = optimizer_ddp.reducers(self.model)
             paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
             self._warn_of_waiting(paced)
+            if self.profiler is not None:
+                text = self.profiler.finish(reducers)
+                if group.is_main():
+                    print_clean(text)
             log = {**log, **paced}
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
-                getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
+                getattr(self.run.built.loaders.get("train"), "let_go", lambda: None)()
         return (log, *rest) if isinstance(result, tuple) else log
 
     def _require_steps(self) -> None:
@@ -201,7 +227,7 @@ class _Epoch:
         if guard is None or self.validates or guard.steps > self.stepped_before:
             return
         finished_before = self.done_before and self.steps <= self.done_before
-        if finished_before or self.run.options.values.precision == "fp16":
+        if finished_before or self.run.options.precision == "fp16":
             return
         raise WrapError(
             f"{self.place} ended on rank {group.rank()} after {batches} batch(es) and no step of "
@@ -212,7 +238,7 @@ class _Epoch:
 
     def record(self, result: Any, seconds: float) -> None:
         """Append the epoch to the run's history, on the main rank."""
-        if self.run.directory is None or not group.is_main():
+        if self.run.output.directory is None or not group.is_main():
             return
         per_step = self.run.plan.samples_per_step
         speed = (self.steps - self.done_before) * per_step / seconds
@@ -225,14 +251,14 @@ class _Epoch:
             "samples_per_second": 0.0 if self.validates else speed,
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
-        history.try_to_append(self.run.directory, content)
+        history.try_to_append(self.run.output.directory, content)
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Prints once in a run, on the main rank."""
         note = throughput.waiting_note(paced, self.pace.steps, self.run.plan.data_workers is None)
-        if note and self.run.warned_of_waiting is False and group.is_main():
+        if note and self.run.progress.warned_of_waiting is False and group.is_main():
             print_clean(note)
-            self.run.warned_of_waiting = True
+            self.run.progress.warned_of_waiting = True
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
@@ -241,25 +267,29 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     rank, which gives it to the host's logs.
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
-    other rollouts, the host's function is called unchanged.
+    other rollouts, the host's function is called unchanged. With `ddp.rollouts=evaluate` nothing is
+    played, and there are no statistics.
     """
     signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
     def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        if run is None or run.plays:
+        if run is None or run.progress.in_rollouts:
             return rollout_with_stats(*args, **kwargs)
-        run.writer.release()
+        run.output.writer.release()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
+        if run.options.rollouts == "evaluate" and epoch is not None:
+            run.progress.to_evaluate = epoch
+            return OrderedDict(), OrderedDict()
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
-        with swapped(run, "plays", True), run.weights_for_acting(), acting:
-            result = _rollouts.split(rollout_with_stats, call, run.seed)
-        if run.pictures is not None and isinstance(result, tuple) and result:
-            run.pictures.videos(result[-1], epoch)
-        if run.directory is not None and group.is_main():
-            history.append_rollouts(run.directory, epoch, result)
+        with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), acting:
+            result = _rollouts.split(rollout_with_stats, call, run.settings.seed)
+        if run.output.pictures is not None and isinstance(result, tuple) and result:
+            run.output.pictures.videos(result[-1], epoch)
+        if run.output.directory is not None and group.is_main():
+            history.append_rollouts(run.output.directory, epoch, result)
         return result
 
     return in_run

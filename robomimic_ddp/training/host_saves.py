@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.checkpoint import HostFiles, weights
@@ -19,6 +20,22 @@ def save(obj: Any, path: Any) -> None:
     """`torch.save(obj, path)`, atomically: see `weights.save`."""
     files = _host_files()
     (weights.save if files is None else files.save)(obj, path)
+    _keep_for_evaluation(Path(os.path.abspath(path)))
+
+
+def _keep_for_evaluation(saved: Path) -> None:
+    """Copy the host's last.pth to models/, where `ddp.rollouts=evaluate` needs a checkpoint of this
+    epoch and the host has saved none there.
+    """
+    run = _run.current()
+    epoch = None if run is None else run.progress.to_evaluate
+    if epoch is None or run.output.directory is None:
+        return
+    run.progress.to_evaluate = None
+    if saved.parent == run.output.directory:
+        models = saved.parent / "models"
+        models.mkdir(exist_ok=True)
+        copyfile(saved, models / f"model_epoch_{epoch}.pth")
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
@@ -44,4 +61,4 @@ def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _host_files() -> HostFiles | None:
     run = _run.current()
-    return None if run is None else run.host_files
+    return None if run is None else run.output.host_files

@@ -53,6 +53,6 @@ def over_ranks(value: torch.Tensor) -> torch.Tensor:
     run = _run.current()
     if run is None or group.world_size() == 1:
         return value
-    if not (run.in_train_epoch or torch.is_grad_enabled()):
+    if not (run.progress.in_train_epoch or torch.is_grad_enabled()):
         return value
     return group.sum_over_ranks(value.detach()) / group.world_size()

@@ -46,35 +46,36 @@ def lines(run: Any) -> Iterator[str]:
     directory of a `run.Run`, as far as known.
     """
     yield run.plan.describe(in_parallel=run.trains_in_parallel)
-    for pair in dict.fromkeys(run.learning_rates):
+    for pair in dict.fromkeys(run.built.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
-        chosen = run.options.sources["lr_scaling"] != "default"
+        chosen = run.settings.sources["lr_scaling"] != "default"
         resumes = run.resume.found is not None and run.resume.found.kind == "state"
         yield learning_rate.describe(*pair, *rules, chosen, resumes)
-    loader = run.loaders.get("train")
+    loader = run.built.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
     yield from _validation(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
-    if run.nets:
+    if run.built.nets:
         yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
         yield f"memory: {_state(run)}"
     if run.steps is not None:
-        yield f"precision: {run.steps.precision}"
+        yield f"precision: {run.options.precision}"
         yield run.steps.line
-    if run.directory is not None:
-        yield f"run directory: {run.directory}"
-        yield _saving(run.options.values.save_seconds)
+    if run.output.directory is not None:
+        yield f"run directory: {run.output.directory}"
+        yield _saving(run.options.save_seconds)
+        yield from _rollouts(run)
         yield from _disk(run)
 
 
 def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:
-    return ((name, value.shape) for net in run.nets for name, value in net.named_parameters())
+    return ((name, value.shape) for net in run.built.nets for name, value in net.named_parameters())
 
 
 def _state(run: Any) -> str:
-    parameters = sum(one.numel() for net in run.nets for one in net.parameters())
-    shards = max(2, run.plan.world_size // run.options.values.fsdp_replicas)
+    parameters = sum(one.numel() for net in run.built.nets for one in net.parameters())
+    shards = max(2, run.plan.world_size // run.options.fsdp_replicas)
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
@@ -86,7 +87,7 @@ def _averages(run: Any) -> int:
     if tree.at(run.config, "algo.ema.enabled") is False:
         return 0
     # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
-    return 2 if run.options.values.preset == "safe" else 1
+    return 2 if run.options.preset == "safe" else 1
 
 
 def _saving(seconds: float) -> str:
@@ -98,23 +99,33 @@ def _saving(seconds: float) -> str:
     )
 
 
+def _rollouts(run: Any) -> Iterator[str]:
+    if run.options.rollouts != "evaluate":
+        return
+    yield (
+        f"rollouts: played by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
+        "a checkpoint is kept of each epoch with rollouts; best_success.pth there takes the place "
+        "of the host's best checkpoints by success and return"
+    )
+
+
 def _disk(run: Any) -> Iterator[str]:
     """The warning where the run's files do not fit; nets of unknown size are small."""
-    parameters = sum(one.numel() for net in run.nets for one in net.parameters())
+    parameters = sum(one.numel() for net in run.built.nets for one in net.parameters())
     save = tree.at(run.config, "experiment.save") or {}
-    epochs = run.last_epoch or tree.at(run.config, "train.num_epochs") or 0
+    epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs") or 0
     every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
     checkpoints = (epochs // every if every else 0) + len(numbered)
     checkpoints *= bool(tree.at(save, "enabled"))
-    present = sum(path.stat().st_size for path in run.directory.rglob("*.pth"))
-    free = shutil.disk_usage(run.directory).free
+    present = sum(path.stat().st_size for path in run.output.directory.rglob("*.pth"))
+    free = shutil.disk_usage(run.output.directory).free
     warning = memory.disk_warning(parameters, _averages(run), checkpoints, present, free)
     if warning is not None:
         yield warning
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:
-    epochs = run.last_epoch or tree.at(run.config, "train.num_epochs")
+    epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs")
     if epochs is None:
         return
     configured = tree.at(run.config, "experiment.epoch_every_n_steps")
@@ -172,7 +183,7 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
 
 
 def _validation(run: Any) -> Iterator[str]:
-    loader = run.loaders.get("valid")
+    loader = run.built.loaders.get("valid")
     rest = getattr(loader, "left_out_by_host", 0)
     if rest and tree.at(run.config, "experiment.validation_epoch_every_n_steps") is None:
         yield (
@@ -185,7 +196,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     names = list(paths.datasets(tree.at(run.config, "train")))
     more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
-    if run.sharded_stream:
+    if run.built.sharded_stream:
         said.append(
             "the host's own pipeline, each rank on its share of episodes for the whole run "
             "(exact passes and exact resume are for robomimic-ddp's loader only)"

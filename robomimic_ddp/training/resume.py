@@ -10,7 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     stopped on request.
     """
     launch = env.read_launch_env()
-    option = run.options.values.resume
+    option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
     if not asked and not launch.restart_count:
@@ -101,9 +101,9 @@ def say_resumable(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
-    run.writer.flush(checkpoint.EXIT_SECONDS)
+    run.output.writer.flush(checkpoint.EXIT_SECONDS)
     launch, _ = _started_by()
-    directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
+    directory, restarts = run.output.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
         text = how_to(what)
@@ -164,6 +164,11 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
     return resumed.saved
 
 
+def release(run: _run.Run) -> None:
+    """Frees the saved state's memory, once its tensors are in the model."""
+    run.resume.saved = None
+
+
 def restored(name: str, default: Any) -> Any:
     """The value that the host's variable `name` had when the run was saved, or `default`. The name
     is remembered, so that its value is saved from now on. Collective only in a host that makes no
@@ -204,11 +209,19 @@ def trim_history(directory: Path, last_epoch: int) -> None:
         )
 
 
+def remember_config(run: _run.Run, directory: Path) -> None:
+    """Main rank: reads the config.json in `directory`, before the host overwrites it."""
+    with suppress(OSError):
+        run.resume.config_before = files.read_bytes(directory / "config.json")
+
+
 def keep_config(run: _run.Run) -> None:
     """Main rank: keeps the run's config as config.json.old where the host has written another."""
     before = run.resume.config_before
     try:
-        changed = before is not None and files.read_bytes(run.directory / "config.json") != before
+        changed = (
+            before is not None and files.read_bytes(run.output.directory / "config.json") != before
+        )
     except OSError:
         return
     if changed and write_config(run, "config.json.old"):
@@ -218,11 +231,11 @@ def keep_config(run: _run.Run) -> None:
 def write_config(run: _run.Run, name: str) -> bool:
     """Main rank: writes the config that the run had under `name`; whether that could be done."""
     try:
-        with atomic_files.atomic_open(run.directory / name, "wb") as file:
+        with atomic_files.atomic_open(run.output.directory / name, "wb") as file:
             file.write(run.resume.config_before)
     except OSError as error:
         print_clean(
-            f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr
+            f"warning: {run.output.directory / name} could not be written: {error}", file=sys.stderr
         )
         return False
     return True
@@ -258,7 +271,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
         for entry in optimizer.param_groups
     ]
     yield f"learning rate: {', '.join(f'{rate:g}' for rate in rates)}, as saved"
-    configured = [list(pair) for pair in run.learning_rates]
+    configured = [list(pair) for pair in run.built.learning_rates]
     if configured != saved["learning_rates"]:
         yield (
             "learning rate: the present config and ranks would give "

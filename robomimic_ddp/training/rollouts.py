@@ -15,17 +15,13 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
-
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.training import episodes as episodes_of
 
 logger = logging.getLogger(__name__)
 
-_STREAM = 0x5EED
-"""Separates the streams of rollouts from others by the run's seed."""
 _VIDEO = ("video_dir", "video_path")
 _MOST_LISTED = 8
 
@@ -42,10 +38,11 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
         return play(*call.args, **call.kwargs)
     call.apply_defaults()
     epoch = call.arguments.get("epoch")
+    streams = episodes_of.streams(seed, epoch)
     with group.without_time_limit() as waiting:
         watchdog.reached(f"epoch {epoch} rollouts")
         if not {"envs", "num_episodes"} <= call.arguments.keys():
-            return _on_main(play, call, (_STREAM, seed, epoch or 0), waiting)
+            return _on_main(play, call, streams, waiting)
         envs, episodes = call.arguments["envs"], _episodes(call)
         own = range(group.rank(), episodes, group.world_size())
         _announce(episodes)
@@ -53,7 +50,6 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
         if not group.is_main():
             call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
         with rng.kept(), ExitStack() as stack:
-            streams = (_STREAM, seed, epoch or 0)
             call.arguments["envs"] = _seeded(envs, own, streams, stack)
             result = play(*call.args, **call.kwargs) if own else None
         return _merged(result, len(own), waiting)
@@ -113,13 +109,10 @@ def _listed(episodes: range) -> str:
 def _seeded(envs: Any, own: Sequence[int], streams: tuple[int, ...], stack: ExitStack) -> Any:
     """Return `envs`, of which each `reset` seeds the random streams of its next episode, until
     `stack` ends. envs: a dict or list of environments, or an iterator that makes them one by one.
-
-    The host resets once an episode, before the policy draws; only the outermost environment counts,
-    since wrappers may reset again.
     """
 
     def seeded(number: int, env: Any) -> Any:
-        return swapped(env, "reset", _reset_of(env, iter(own), (*streams, number)))
+        return episodes_of.seeded(env, own, streams, number)
 
     def one_by_one() -> Iterator[Any]:
         for number, env in enumerate(envs):
@@ -132,42 +125,6 @@ def _seeded(envs: Any, own: Sequence[int], streams: tuple[int, ...], stack: Exit
     for number, env in enumerate(envs.values() if isinstance(envs, Mapping) else envs):
         stack.enter_context(seeded(number, env))
     return envs
-
-
-def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Callable:
-    reset = env.reset
-
-    def seeded_reset(*args: Any, **kwargs: Any) -> Any:
-        episode = next(episodes, None)
-        if episode is not None:
-            rng.seed(*entropy, episode)
-            for number, generator in enumerate(_own_generators(env)):
-                _seed_in_place(generator, *entropy, episode, number)
-        return reset(*args, **kwargs)
-
-    return seeded_reset
-
-
-def _own_generators(env: Any) -> Iterator[np.random.Generator]:
-    """numpy generators of an environment, or of one that it wraps as `env`: robosuite's `rng`
-    (1.5), gymnasium's `_np_random`. With a seed they would draw the same episodes on every rank,
-    and without one, others each time.
-    """
-    seen: list[Any] = []
-    while env is not None and not any(env is one for one in seen):
-        seen.append(env)
-        own = getattr(env, "__dict__", {})
-        for value in (own.get("rng"), own.get("_np_random")):
-            if isinstance(value, np.random.Generator):
-                yield value
-        env = own.get("env")
-
-
-def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:
-    """Seeds `generator` in place, since robosuite's samplers share it."""
-    kind = type(generator.bit_generator)
-    seed = np.random.SeedSequence([word % 2**64 for word in entropy])
-    generator.bit_generator.state = kind(seed).state
 
 
 def _merged(result: Any, episodes: int, waiting: Any) -> Any:

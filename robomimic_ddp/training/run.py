@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,11 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, HostFiles, Resume, RunRecord, Writer
-from robomimic_ddp.config import (
-    host_seams,
-    machine,
-    options,
-    plan,
-)
+from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
+from robomimic_ddp.config import env, host_seams
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.config.plan import RunPlan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
     atomic_files,
     group,
@@ -36,10 +33,10 @@ from robomimic_ddp.distributed import (
     signals,
     step_guard,
 )
-from robomimic_ddp.monitoring import node_messages, pictures
-from robomimic_ddp.monitoring.heartbeat import Heartbeat
+from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, step
+from robomimic_ddp.training.run_parts import Built, Output, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -48,61 +45,32 @@ FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_pref
 
 @dataclass
 class Run:
-    """The present run. `nets`: what `api.parallel` returned, `loaders` the train and valid
-    loaders; `sharded_stream` whether the host's own RLDS pipeline was split over the ranks.
-    """
+    """The present run."""
 
-    plan: plan.RunPlan
-    options: options.ResolvedOptions
-    seed: int
-    fine_tuning: bool
+    settings: Settings
     config: Any = field(default=None, repr=False)
     """The host's."""
-    nets: list = field(default_factory=list)
-    loaders: dict = field(default_factory=dict)
-    learning_rates: list = field(default_factory=list)
-    sharded_stream: bool = False
-    record: RunRecord | None = None
-    """Main rank: `ddp.json`, once the run directory is known."""
+    built: Built = field(default_factory=Built)
     resume: Resume = field(default_factory=Resume)
-    checkpoints: list[dict] = field(default_factory=list)
-    """What the host has read of checkpoints, until training begins."""
-    last_epoch: int | None = None
-    """The last of the host's epoch loop, where that is known."""
-    debugged: dict = field(default_factory=lambda: {"steps": 0})
-    """Train steps that `ddp.debug` has seen."""
-    warned_of_waiting: bool = False
-    """Whether the user was warned that ranks wait for data."""
-    plays: bool = False
-    """Whether the host's rollouts run now."""
-    stopper: signals.Stopper = field(default_factory=signals.Stopper)
-    heartbeat: Heartbeat | None = None
-    """Writes what this rank is doing, once the run directory is known."""
-    pictures: pictures.Pictures | None = None
-    """Main rank: draws into the host's logs, where there are any."""
-    node_messages: node_messages.NodeMessages | None = None
-    """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
-    core_share: int = field(default_factory=machine.usable_cores)
-    """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
-    weights_for_acting: Callable[[], Any] = nullcontext
-    """Collective: the context in which sharded nets act (`fsdp.whole`)."""
-    in_train_epoch: bool = False
-    """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
     guard: step_guard.StepGuard | None = None
     """Of optimizers' steps; on several ranks, once training begins."""
-    writer: Writer = field(default_factory=Writer, repr=False)
-    """Main rank: writes states and the host's files while training continues."""
-    host_files: HostFiles | None = None
-    """Main rank: where the host's files go to `writer`, in the epoch loop without preset safe."""
+    weights_for_acting: Callable[[], Any] = nullcontext
+    """Collective: the context in which sharded nets act (`fsdp.whole`)."""
+    progress: Progress = field(default_factory=Progress)
+    output: Output = field(default_factory=Output, repr=False)
+    stopper: signals.Stopper = field(default_factory=signals.Stopper)
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
 
     @property
-    def directory(self) -> Path | None:
-        """Main rank: the run directory, once it is known."""
-        return None if self.record is None else self.record.directory
+    def options(self) -> Options:
+        return self.settings.options
+
+    @property
+    def plan(self) -> RunPlan:
+        return self.settings.plan
 
     @property
     def host(self) -> str:
@@ -114,16 +82,16 @@ class Run:
     @property
     def trains_in_parallel(self) -> bool:
         """Whether nets are parallel, or optimizers average their gradients over ranks."""
-        return bool(self.nets) or self.plan.several_ranks
+        return bool(self.built.nets) or self.plan.several_ranks
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
-            one.numel() for net in self.nets for one in net.parameters() if one.requires_grad
+            one.numel() for net in self.built.nets for one in net.parameters() if one.requires_grad
         )
-        scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning)
-        self.learning_rates.append((lr, scaled))
+        scaled = lr * self.plan.lr_factor(parameters, self.settings.fine_tuning)
+        self.built.learning_rates.append((lr, scaled))
         return scaled
 
     def describe(self) -> str:
@@ -143,14 +111,18 @@ class Run:
             **(place or {}),
             "version": robomimic_ddp.__version__,
             "host": self.host,
-            "options": asdict(self.options.values),
-            "sources": dict(self.options.sources),
-            "plan": asdict(self.plan),
-            "learning_rates": self.learning_rates,
+            **self.settings.record(),
+            "learning_rates": self.built.learning_rates,
         }
-        self.record = RunRecord(directory, content)
+        self.output.record = RunRecord(directory, content)
         with atomic_files.must_be_written(directory / RECORD_NAME):
-            self.record.write()
+            self.output.record.write()
+        env.keep_run_note(directory)
+
+    def note_settings(self) -> None:
+        """Main rank: adds the completed settings to `ddp.json`."""
+        if self.output.record is not None:
+            self.output.record.add(**self.settings.record())
 
     def note_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
         """Collective: adds to `ddp.json` what the finished training did.
@@ -159,34 +131,12 @@ class Run:
         loaders over all ranks (null for data without counters; see RLDSLoader.settled_frames); and
         `proven`, what `ddp.verify` has seen.
         """
-        counted = group.gather_objects(_frames(self.loaders.get("train")))
-        if self.record is None:
+        counted = group.gather_objects(_frames(self.built.loaders.get("train")))
+        if self.output.record is None:
             return
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
-        self.record.add(learning_rates=self.learning_rates, outcome=outcome)
-
-    def end(self, error: BaseException | None) -> None:
-        """Writes what waits, and how the run has ended on this rank: by `error`, or well."""
-        self.writer.close()
-        if self.node_messages is not None:
-            self.node_messages.ended(error)
-        if self.heartbeat is not None:
-            self.heartbeat.stop(error)
-
-    def start_heartbeat(self, directory: Path) -> None:
-        """Begins to write, in the run directory, what this rank is doing."""
-        if self.heartbeat is None:
-            made = self.plan
-            # It is a thread, and a thread's current device is the first one.
-            gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-            who = (made.rank, made.world_size, made.device)
-            self.heartbeat = Heartbeat(directory, *who, partial(_memory, gpu)).start()
-
-
-def _memory(gpu: int | None) -> int:
-    """Bytes that torch has reserved on that GPU, else the peak memory of this process."""
-    return machine.peak_memory() if gpu is None else torch.cuda.memory_reserved(gpu)
+        self.output.record.add(learning_rates=self.built.learning_rates, outcome=outcome)
 
 
 def _frames(loader: Any) -> dict[str, int] | None:
@@ -205,7 +155,7 @@ def draw_into(logger: Any) -> None:
     """Pictures of the present run go to `logger`, the host's DataLogger."""
     run = current()
     if run is not None and group.is_main():
-        run.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
+        run.output.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
 
 
 def facts() -> dict[str, Any]:
@@ -216,8 +166,7 @@ def facts() -> dict[str, Any]:
     package = type(run.config).__module__.partition(".")[0]
     known = {
         "version": robomimic_ddp.__version__,
-        "plan": asdict(run.plan),
-        "options": asdict(run.options.values),
+        **run.settings.record(),
         "git_commit": verify.commit(host_seams.package_folder(package)),
     }
     return {"robomimic_ddp": known}
@@ -233,13 +182,6 @@ def made_current(run: Run) -> Iterator[None]:
         _current.reset(token)
 
 
-def share_workers(run: Run) -> None:
-    """Under `ddp.workers=auto`: the data workers that this rank's cores allow."""
-    if run.options.values.workers == "auto" and run.plan.data_workers is not None:
-        workers = plan.workers_of_share("auto", run.core_share)
-        run.plan = replace(run.plan, data_workers=workers)
-
-
 def parallelise(net: nn.Module) -> nn.Module:
     """`net`, made parallel by the present run's mode; unchanged outside a run and on one device."""
     run = current()
@@ -247,10 +189,10 @@ def parallelise(net: nn.Module) -> nn.Module:
         host_seams.require_whole()
         return net
     if run.plan.mode == "single":
-        run.nets.append(net)
+        run.built.nets.append(net)
         return net
-    of_ddp = parallel.ddp_options(run.options.values, net)
-    run.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
+    of_ddp = parallel.ddp_options(run.options, net)
+    run.built.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
     return net
 
 
@@ -260,4 +202,4 @@ def share_cores(run: Run) -> None:
     Hosts ask for two threads a process. Where a rank has less than that, threads wait for each
     other in busy loops: two ranks on two cores then took several times as long for a step.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), run.core_share))
+    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))

@@ -8,11 +8,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint, files
+from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env, host_seams
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
@@ -44,8 +44,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
                 return make_paths()
             make_directory = _new_directory if run.resume.found is None else _found_directory
             paths, directory = make_directory(run, make_paths)
-            with suppress(OSError):
-                run.resume.config_before = files.read_bytes(directory / "config.json")
+            resume.remember_config(run, directory)
             names = checkpoint.relative_paths(directory, paths)
             place = {"job": checkpoint.job_name(launch), "paths": names}
             run.begin_record(directory, {**place, "resume": resume.command()})
@@ -53,7 +52,9 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
         paths = main_rank.on_main(make)
         if run is not None:
-            run.start_heartbeat(run_inputs.common_directory(paths))
+            directory = run_inputs.common_directory(paths)
+            env.keep_collectives_in(directory)
+            run.output.start_heartbeat(directory, run.plan)
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths
 

@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
     """What defines the run, as plain values for the state; `items` is `items_of(run)`. Local."""
-    dataset = getattr(run.loaders.get("train"), "dataset", None)
+    dataset = getattr(run.built.loaders.get("train"), "dataset", None)
     return {
         "config": {
             key: json.dumps(value, default=str, sort_keys=True)
@@ -58,12 +58,12 @@ def differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
 ) -> Iterator[Difference]:
     """Differences between the state `saved` and `now`, the current result of `of`."""
-    now_options, before = asdict(run.options.values), saved["options"]
+    now_options, before = asdict(run.options), saved["options"]
     for name in sorted(set(now_options) & set(before) - {"resume"}):
         if before[name] != checkpoint.plain(now_options[name]):
             yield Difference(f"ddp.{name}: {before[name]} -> {now_options[name]}", False)
     yield from _of_schedule(saved, run.plan)
-    yield from _of_windows(saved, run.loaders.get("train"))
+    yield from _of_windows(saved, run.built.loaders.get("train"))
     before = saved["defines"]
     for key in sorted({*before["config"], *now["config"]}):
         old, new = (part["config"].get(key, "absent") for part in (before, now))
@@ -177,7 +177,7 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     Local, and called on every rank: some datasets compute and cache statistics at their first read.
     Reads in a worker process if the loader has any; restores the random streams.
     """
-    loader = run.loaders.get("train")
+    loader = run.built.loaders.get("train")
     dataset = getattr(loader, "dataset", None)
     size = verify_data.length(dataset)
     indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)

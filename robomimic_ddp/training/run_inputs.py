@@ -29,7 +29,7 @@ def checked(run: Any, host_resumes: bool) -> Iterator[None]:
     for the block reads checkpoints on the CPU; one that does not fit the model is an error that
     says so. host_resumes: the host reads its last.pth, and not experiment.ckpt_path.
     """
-    config, trusts = run.config, run.options.values.trust_checkpoint
+    config, trusts = run.config, run.options.trust_checkpoint
     fill_rlds_data(config)
     check_inputs(config, host_resumes, trusts)
     if run.plan.several_ranks and trains_by_own_pipeline(config):
@@ -39,8 +39,8 @@ def checked(run: Any, host_resumes: bool) -> Iterator[None]:
     package = type(config).__module__.partition(".")[0]
     ckpt_path = config.experiment.get("ckpt_path", None)
     untrusted = None if trusts else ckpt_path
-    reads = weights.read_on_cpu(package, untrusted, before=run.writer.flush)
-    run.checkpoints = run.undo.enter_context(reads)
+    reads = weights.read_on_cpu(package, untrusted, before=run.output.writer.flush)
+    run.built.checkpoints = run.undo.enter_context(reads)
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:

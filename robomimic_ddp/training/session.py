@@ -37,6 +37,7 @@ from robomimic_ddp.config import (
     plan,
     tree,
 )
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
     entry_point,
     fsdp,
@@ -79,7 +80,7 @@ def distributed(train: Callable) -> Callable:
             host_seams.require_patched_epoch(train)
         host_keys.require_possible(config)
         started = start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry_point.at_once(run.end):
+        with started as run, entry_point.at_once(run.output.end):
             device = _use_device(run, device)
             if "device" in call.arguments:
                 call.arguments["device"] = device
@@ -122,15 +123,15 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
     resolved = options.resolve(requested, launch.option_texts, notes.file_options)
     torch_arguments.require_accepted(resolved.values)
     plan_of = _planner(config, resolved, use_cuda, notes.command_line_keys)
-    run = _run.Run(plan_of(launch), resolved, int(config.train.seed), fine_tuning, config)
+    settings = Settings.of(resolved, plan_of(launch), int(config.train.seed), fine_tuning)
+    run = _run.Run(settings, config)
     error: BaseException | None = None
     with _run.made_current(run):
         try:
             with ExitStack() as stack:
-                deterministic = resolved.values.deterministic
-                stack.enter_context(rng.deterministic_algorithms(deterministic))
+                stack.enter_context(rng.deterministic_algorithms(run.options.deterministic))
                 if run.plan.mode in ("ddp", "fsdp"):
-                    _join(run, launch, plan_of, stack)
+                    run.settings = _join(run, launch, plan_of, stack)
                 if not group.is_main():
                     stack.enter_context(progress_bar.without_bars())
                 stack.enter_context(run.undo)
@@ -139,7 +140,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
             error = raised
             raise
         finally:
-            run.end(error)
+            run.output.end(error)
 
 
 def _planner(
@@ -164,20 +165,22 @@ def _planner(
     )
 
 
-def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> None:
-    """Collective: enters the process group, shares the node's cores, and compares the job."""
+def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
+    """Collective: enters the process group, compares the job, and returns the settings for this
+    node.
+    """
     restarts, patience = launch.restart_count, run.plan.timeout_seconds
     joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
     stack.enter_context(joined)
     agreement.require_all_seams(run.config)
     cores_of_node = group.cores_of_node()
-    run.core_share = machine.share_of_cores(machine.own_cores(), cores_of_node)
-    if not launch.tells_node:
-        run.plan = plan_of(replace(launch, local_world_size=len(cores_of_node)))
-    run.node_messages = node_messages.NodeMessages(run.plan, launch.node, launch.nodes)
-    run.node_messages.joined(restarts)
+    cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
+    of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
+    settings = run.settings.on_node(plan_of(of_node), cores)
+    run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
+    run.output.node_messages.joined(restarts)
     agreement.require_same_job(run)
-    _run.share_workers(run)
+    return settings
 
 
 # Build
@@ -210,31 +213,32 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     if run.plan.several_ranks:
         agreement.require_same_model(run, model)
     _run.share_cores(run)
-    chosen = step.effective(run.options, run.plan, bool(run.nets))
-    run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    run.settings = step.with_preset(run.settings, bool(run.built.nets))
+    run.note_settings()
+    run.steps = step.prepare(model, run.options, run.built.nets, run.undo)
     step.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory with the nets by now, and are read once.
     sums = agreement.make_equal(model) if run.plan.several_ranks else None
-    _print_plan(run, step.added_by_max(run.options, chosen, bool(run.nets)))
+    _print_plan(run, step.added_by_max(run.settings, bool(run.built.nets)))
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
-        sharded = fsdp.shard(model, chosen, run.plan.device)
+        sharded = fsdp.shard(model, run.options, run.plan.device)
         run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
         _print_on_main(sharded)
     else:
         run.undo.enter_context(parallel.without_false_alarms())
         for _, net in parallel_nets:
             parallel.state_of(net).build(net, is_equal=True)
-    optimizer_ddp.build(model, chosen, run.undo)
+    optimizer_ddp.build(model, run.options, run.undo)
     _print_on_main(agreement.make_plain_tensors_equal(model))
-    _print_on_main(step.communicate(optimizer_ddp.reducers(model), chosen))
-    rng.seed_streams(run.seed, run.plan.rank)
+    _print_on_main(step.communicate(optimizer_ddp.reducers(model), run.options))
+    rng.seed_streams(run.settings.seed, run.plan.rank)
     finished = saver.restore()
     run.guard = run.undo.enter_context(step_guard.installed(model))
-    if not run.options.values.verify:
+    if not run.options.verify:
         return None, finished
-    verifier = verify.Verifier(model, run.loaders.get("train"), chosen)
+    verifier = verify.Verifier(model, run.built.loaders.get("train"), run.options)
     verifier.start(sums if finished is None else None)
     return verifier, finished
 
@@ -264,19 +268,19 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
-    weights.release(run.checkpoints)
-    run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
+    weights.release(run.built.checkpoints)
+    run.progress.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     saver = StateSaver(run, model)
-    run.undo.callback(run.writer.close)
-    if group.is_main() and run.options.values.preset != "safe":
-        run.host_files = HostFiles(run.writer)
+    run.undo.callback(run.output.writer.close)
+    if group.is_main() and run.options.preset != "safe":
+        run.output.host_files = HostFiles(run.output.writer)
     verifier, finished = _begin(run, model, saver)
     try:
         run.stopper.listen()
-        if run.options.values.debug:
+        if run.options.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_roots(model))
-            debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
+            debug.tell_start(nets, run.built.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
                 continue
@@ -293,7 +297,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             saver.epoch_end(epoch)
         saver.finish()
     finally:
-        run.host_files = None
+        run.output.host_files = None
         if verifier is not None:
             verifier.stop()
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven

@@ -36,7 +36,7 @@ class StateSaver:
         self.error: BaseException | None = None
         """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
-        run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
+        run.progress.part = step_logs.EpochPart(self.after_step, self.after_training)
         self.components = components.of(run, model)
         run.stopper.last_words = self.leave_marker
         run.stopper.parting = partial(resume.say_resumable, run)
@@ -85,7 +85,7 @@ class StateSaver:
             if found is not None and found.kind == "begun":
                 resume.say(f"no epoch was finished: training starts over in {found.directory}")
             return None
-        run.resume.saved = None  # frees the memory once the tensors are in the model
+        resume.release(run)
         notes = []
         for component in self.components:
             with checkpoint.restoring(component.name, found.directory):
@@ -107,12 +107,12 @@ class StateSaver:
         stops = self.run.stopper.agreed_at_last()
         if stops or main_rank.on_main(self._is_due):
             self._save()
-        self.run.writer.release()
+        self.run.output.writer.release()
         if stops:
             self._stop(f"after epoch {epoch}")
 
     def _is_due(self) -> bool:
-        is_last = self.finished == self.run.last_epoch  # `finish` would need another copy
+        is_last = self.finished == self.run.progress.last_epoch  # `finish` would need another copy
         return is_last or time.monotonic() >= self.next_save or self._is_better(self._best_values())
 
     def _is_better(self, best: dict[str, Any]) -> bool:
@@ -126,9 +126,9 @@ class StateSaver:
         main_rank.on_main(self._finish_writing)
 
     def _finish_writing(self) -> None:
-        self.run.writer.flush()
-        if self.run.host_files is not None:
-            self.run.host_files.require_written()
+        self.run.output.writer.flush()
+        if self.run.output.host_files is not None:
+            self.run.output.host_files.require_written()
 
     def after_step(self) -> None:
         """Collective: after a training step, stops if a rank was asked to, with the place inside
@@ -143,7 +143,7 @@ class StateSaver:
             self._stop_inside()
 
     def _stop_inside(self) -> None:
-        part = self.run.resume.part
+        part = self.run.progress.part
         self._save()
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 
@@ -152,16 +152,16 @@ class StateSaver:
         newest state. Only where this job has saved one: else it could not get further another time
         either.
         """
-        record = self.run.record
-        self.run.writer.flush(checkpoint.EXIT_SECONDS)
+        record = self.run.output.record
+        self.run.output.writer.flush(checkpoint.EXIT_SECONDS)
         if record is not None and record.content.get("saved") is not None:
             self._write_marker(
                 f"during epoch {self.finished + 1}; that epoch will be trained again"
             )
 
     def _stop(self, where: str) -> None:
-        if group.is_main() and self.run.record is not None:
-            self.run.writer.flush()
+        if group.is_main() and self.run.output.record is not None:
+            self.run.output.writer.flush()
             self._write_marker(where)
         group.barrier()  # nobody leaves before the file is complete
         group.leave()
@@ -170,12 +170,18 @@ class StateSaver:
     def _write_marker(self, where: str) -> None:
         run = self.run
         signal = run.stopper.heard or "a signal to another rank"
-        content = {"stopped": where, "signal": signal, "saved": run.record.content.get("saved")}
+        content = {
+            "stopped": where,
+            "signal": signal,
+            "saved": run.output.record.content.get("saved"),
+        }
         content["resume"] = resume.command()
         try:
-            checkpoint.write_requeue(run.directory, content)
+            checkpoint.write_requeue(run.output.directory, content)
         except OSError as error:
-            print_clean(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
+            print_clean(
+                f"warning: no requeue marker in {run.output.directory}: {error}", file=sys.stderr
+            )
         print_clean(resume.how_to(f"stopped {where} ({signal})"))
 
     def _save(self) -> None:
@@ -193,7 +199,7 @@ class StateSaver:
 
     def _hand_over(self, states: dict[str, Any], best: dict[str, Any]) -> None:
         """Main rank: gives a copy of the state to the thread that writes."""
-        record, writer = self.run.record, self.run.writer
+        record, writer = self.run.output.record, self.run.output.writer
         if record is None:
             return
         if self.error is not None:
@@ -205,13 +211,13 @@ class StateSaver:
         # What a file cannot contain is an error at the first save, not a warning at each.
         content["model"] = checkpoint.plain(content["model"])
         content["job"] = record.content.get("job")
-        self.next_save = time.monotonic() + self.run.options.values.save_seconds
+        self.next_save = time.monotonic() + self.run.options.save_seconds
         self.better_is_lost = False
         writer.put(name, partial(self._write, content, improved), self._failed)
 
     def _write(self, content: dict[str, Any], improved: bool) -> None:
         """In the thread that writes."""
-        record = self.run.record
+        record = self.run.output.record
         try:
             troubles = checkpoint.write(record.directory, content, improved)
         except (CheckpointError, OSError) as error:
@@ -245,8 +251,8 @@ class StateSaver:
             "world_size": run.plan.world_size,
             "batch_per_rank": run.plan.batch_per_rank,
             "samples_per_step": run.plan.samples_per_step,
-            "learning_rates": [list(pair) for pair in run.learning_rates],
-            "options": asdict(run.options.values),
+            "learning_rates": [list(pair) for pair in run.built.learning_rates],
+            "options": asdict(run.options),
             "best": best,
             "defines": self.defines,
         }

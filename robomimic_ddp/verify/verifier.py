@@ -79,7 +79,7 @@ class Verifier(step_hooks.StepHook):
         self._numbers = PlainNumbers(algo)
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
-        """At the beginning and at the last step of the present epoch."""
+        """At the beginning and after the last step of the present epoch."""
 
     def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams.
@@ -228,6 +228,10 @@ class Verifier(step_hooks.StepHook):
             if not self._unstepped:
                 self._print_first()
 
+    def end(self) -> None:
+        """Not collective: what follows may seed numpy and Python alike on all ranks."""
+        self._streams[1:] = [Streams.now()]
+
     def _disarm(self) -> None:
         self._before_batch = None
         for _, module in host_algo.named_modules(self.algo):
@@ -259,7 +263,6 @@ class Verifier(step_hooks.StepHook):
         def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if name in self._means:
                 self._first_step(name, stepped)
-            self._streams[1:] = [Streams.now()]
 
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from robomimic_ddp.commands.launch import arguments, checks, devices, torchrun
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT
 
@@ -252,6 +252,23 @@ def test_one_node(printed, config):
     assert found, words
     assert found[1] not in printed()[0], "a job's id is its own"
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
+
+
+def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(printed, monkeypatch, tmp_path):
+    for name in ("node0", "node1", "possible"):
+        (tmp_path / name).mkdir()
+    assert machine.numa_nodes(tmp_path) == 2 and machine.numa_nodes(tmp_path / "none") == 1
+    monkeypatch.setattr(machine, "numa_nodes", lambda: 2)
+    monkeypatch.setattr(devices, "installed_gpus", lambda: 2)
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
+    flag, gpus = " --numa_binding=node ", {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert flag in printed(**gpus)[0]
+    assert flag not in printed(CUDA_VISIBLE_DEVICES="")[0], "torchrun needs GPUs for it"
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda name: name != "numa_binding")
+    assert flag not in printed(**gpus)[0]
+    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
+    monkeypatch.setattr(machine, "numa_nodes", lambda: 1)
+    assert flag not in printed(**gpus)[0]
 
 
 def test_several_nodes(printed):

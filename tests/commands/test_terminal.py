@@ -173,6 +173,7 @@ ROWS = {
     **{command: edits(command) for command in ("status", "apply", "revert")},
     "run": lambda folder: ["run", NAME],
     "launch": lambda folder: ["launch", "--config", config(folder), "--dry-run"],
+    "evaluate": lambda folder: ["evaluate", str(folder / NAME)],
     "sweep": trial,
     "diff": sources,
     "doctor": lambda folder: ["doctor"],

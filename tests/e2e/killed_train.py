@@ -51,7 +51,7 @@ class Killer:
 
     def step(self, train_on_batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("validate"):
-            run.current().writer.flush()
+            run.current().output.writer.flush()
             self.steps += 1
             self.at(str(self.steps))
             self.at(f"SIGUSR1:{self.steps}", signal.SIGUSR1, times=2)

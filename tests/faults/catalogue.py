@@ -11,6 +11,7 @@ import functools
 import random
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -217,7 +218,8 @@ def another_net_size_on_one_rank(job):
 def one_rank_loads_another_checkpoint(job):
     if job.rank == BAD:
         policy(job)["obs_encoder"].layer.weight.data.mul_(2)
-    run.current().fine_tuning = True
+    present = run.current()
+    present.settings = replace(present.settings, fine_tuning=True)
 
 
 @fault(

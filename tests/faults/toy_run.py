@@ -168,7 +168,7 @@ def train(job: ToyJob) -> None:
         job.reach("data")
         job.loader = api.train_loader(dataset=job.dataset, batch_size=BATCH, shuffle=True)
         job.reach("loader")
-        present.loaders["train"] = job.loader
+        present.built.loaders["train"] = job.loader
         job.algo = ToyAlgo(job)
         job.loss = job.algo.loss
         job.reach("construction")

@@ -7,6 +7,9 @@ FAULT is "none", "raise", "oom", "kill" or "sleep", or
   overflow   the step's gradients are infinite
   strict     no fault: from then on a wait for the GPU within an epoch's steps is an error, unless
              it reads back one number (`Watch.allowed_to_read`); those are counted
+  exact      no fault: kernels that repeat their bits, and no TF32
+  noise=X    the same, and each gradient has noise of X of its size
+  replaced   the same, and each gradient is noise of its size
 and may end in @RANK. Writes REPORTS/rank<k>.json at each step and at the end; see `Watch.report`.
 """
 
@@ -22,18 +25,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from robomimic_ddp.distributed import comm_hooks
 
 RANK = int(os.environ.get("RANK", "0"))
 STEP_OF_FAULT = 3
 _DEFAULT, _ERROR = "default", "error"
+EXACT = ("exact", "noise", "replaced")
 
 
 class Watch:
@@ -57,6 +63,9 @@ class Watch:
             around(torch.Tensor, "item", self.allowed_to_read)
         if self.kind == "overflow":
             around(torch.amp.GradScaler, "update", self.scaled)
+        if self.kind.startswith(("noise", "replaced")):
+            noise = float(self.kind.partition("=")[2] or 1)
+            register_optimizer_step_pre_hook(partial(change_gradients, noise, self.kind[0] == "n"))
 
     def train_on_batch(
         self, host: Callable, model: Any, batch: Any, epoch: int, validate: bool = False
@@ -69,6 +78,8 @@ class Watch:
         """Steps count from 1."""
         self.steps += 1
         self._of_epoch += 1
+        if self.kind.startswith(EXACT):
+            repeat_bits()
         if self.kind == "overflow":
             of_net = [one.detach().double().abs().sum() for one in model.nets.parameters()]
             self.weights.append(float(sum(of_net)))
@@ -104,7 +115,7 @@ class Watch:
             weight = next(one for one in model.nets.parameters() if one.requires_grad)
             handle = weight.register_hook(lambda gradient: handle.remove() or gradient * torch.inf)
             return
-        if self.kind not in ("none", "strict"):
+        if not self.kind.startswith(("none", "strict", *EXACT)):
             print(f"planted {self.kind} at time {time.time()}", file=sys.__stderr__, flush=True)
         if self.kind == "raise":
             raise RuntimeError("planted on purpose")
@@ -138,6 +149,25 @@ def around(owner: Any, name: str, wrapper: Callable) -> None:
         return wrapper(original, *args, **kwargs)
 
     setattr(owner, name, replaced)
+
+
+def repeat_bits() -> None:
+    """At each step, since the host chooses kernels by measuring them when it begins to train."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def change_gradients(noise: float, keep: bool, optimizer: Any, *_: Any) -> None:
+    """Adds noise of that share of each gradient's size to it, or puts it in its place."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                generator = torch.Generator(parameter.device).manual_seed(parameter.numel())
+                shape = {"device": parameter.device, "generator": generator}
+                size = noise * float(parameter.grad.square().mean().sqrt())
+                drawn = torch.randn(parameter.shape, **shape)
+                parameter.grad.mul_(float(keep)).add_(drawn, alpha=size)
 
 
 def _waits_are(mode: str) -> None:

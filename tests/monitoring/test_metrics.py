@@ -101,7 +101,7 @@ def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total):
     with started(part) as run:
         for number in (3, 4):
             epoch.epoch_log(run_epoch)(SILENT, range(7), number, num_steps=num_steps)
-        first, second = history.read(run.directory)
+        first, second = history.read(run.output.directory)
         samples = run.plan.samples_per_step
     for record, steps, own in ((first, 10, 4), (second, num_steps or 7, num_steps or 7)):
         assert (record["steps"], record["samples"]) == (steps, steps * samples)

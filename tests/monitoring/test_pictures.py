@@ -82,8 +82,8 @@ def test_images_of_a_batch_are_a_row_for_each_camera():
 def test_the_first_batch_and_videos_are_logged_once(present, wandb, video, tmp_path, capsys):
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=True, log_wandb=True)
     host = SimpleNamespace(process_batch_for_training=lambda batch: batch, log_info=dict)
-    present.pictures.epoch = 3
-    with step_hooks.installed(host, [present.pictures]):
+    present.output.pictures.epoch = 3
+    with step_hooks.installed(host, [present.output.pictures]):
         for _ in range(2):
             host.process_batch_for_training({"obs": {"camera": torch.from_numpy(NHWC)}})
             assert host.log_info({"Loss": 1.0}) == {"Loss": 1.0}
@@ -106,23 +106,23 @@ def test_the_first_batch_and_videos_are_logged_once(present, wandb, video, tmp_p
 def test_a_resumed_run_has_its_first_batch(present, tmp_path):
     present.resume.found = object()
     present.logger(str(tmp_path), config_of("one"), log_tb=True).close()
-    present.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
+    present.output.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
     assert b"First_Batch" not in tags(tmp_path)
 
 
 def test_without_logs_and_without_images_nothing_happens(present, tmp_path):
     present.logger(str(tmp_path), config_of("one"), log_tb=False)
-    assert present.pictures is None
+    assert present.output.pictures is None
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=True)
-    present.pictures.batch({"obs": {"state": torch.zeros(2, 7)}})
-    present.pictures.videos(None, 1)
+    present.output.pictures.batch({"obs": {"state": torch.zeros(2, 7)}})
+    present.output.pictures.videos(None, 1)
     logger.close()
     assert b"First_Batch" not in tags(tmp_path)
 
 
 def test_what_cannot_be_drawn_is_a_warning(present, tmp_path, capsys):
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=True)
-    present.pictures.videos({"lift": str(tmp_path / "none.mp4")}, 1)
+    present.output.pictures.videos({"lift": str(tmp_path / "none.mp4")}, 1)
     assert "warning: frames of" in capsys.readouterr().err
     logger.close()
 
@@ -132,8 +132,8 @@ def test_wandb_itself_takes_them_offline(present, video, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=False, log_wandb=True)
-    present.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
-    present.pictures.videos({"lift": str(video)}, 1)
+    present.output.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
+    present.output.pictures.videos({"lift": str(video)}, 1)
     logger.close()
     (run_of_wandb,) = (tmp_path / "wandb").glob("offline-run-*")
     assert list(run_of_wandb.rglob("First_Batch/camera*.png"))

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp.distributed import group
+from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.training import epoch
 from tests.ranks.running import running
 
@@ -96,7 +97,7 @@ def a_loader(make, shuffle, batch_size=4):
 def started(part=None):
     """A run of this rank whose train epoch has done `part`; the host's steps are not shortened."""
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as run:
-        run.resume.part = part
+        run.progress.part = part or EpochPart()
         yield run
 
 

@@ -9,9 +9,11 @@ import torch
 from robomimic_ddp.checkpoint import Resume, Writer, state_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import resume, state_saver
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.run_parts import Output
 from tests.ranks.toy import make_algo, step
 
 
@@ -35,8 +37,10 @@ def running(directory, found=None, writer=WritesAtOnce, **asked):
     launch = LaunchEnv(True, rank, world, rank, world)
     resolved = options.resolve({"save_seconds": 0, **asked})
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, resume=Resume(found), writer=writer())
-    run.learning_rates = [(0.1, 0.1)]
+    run = _run.Run(
+        Settings.of(resolved, made, 7), resume=Resume(found), output=Output(writer=writer())
+    )
+    run.built.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)
     token = _run._current.set(run)

@@ -66,7 +66,7 @@ def better_each_time(directory):
         for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the saver reads it
             resume.restored("best_valid_loss", None)
             saver.epoch_end(epoch)
-        reported = run.record.content["saved"]["epoch"] if group.is_main() else 2
+        reported = run.output.record.content["saved"]["epoch"] if group.is_main() else 2
         return errors.getvalue(), saver.best == {"best_valid_loss": best_valid_loss}, reported
 
 
@@ -104,7 +104,7 @@ def test_a_disk_with_room_for_one_file_has_the_state(small_disk):
     """And not the host's last.pth, whose error ends training at its next save."""
     errors = io.StringIO()
     with running(small_disk, writer=Writer) as run, contextlib.redirect_stderr(errors):
-        algo, files = make_algo("single"), HostFiles(run.writer)
+        algo, files = make_algo("single"), HostFiles(run.output.writer)
         algo.nets["large"] = torch.nn.Linear(150, 150)  # 90 KB, and as much in a state
         saver = state_saver.StateSaver(run, algo)
         saver.restore()
@@ -112,10 +112,10 @@ def test_a_disk_with_room_for_one_file_has_the_state(small_disk):
         files.save(host_file, small_disk / "last.pth")
         files.copyfile(small_disk / "last.pth", small_disk / "last_bak.pth")
         saver.epoch_end(1)
-        run.writer.flush()
+        run.output.writer.flush()
         with pytest.raises(CheckpointError, match="No space left on device"):
             files.save(host_file, small_disk / "last.pth")
-        run.writer.close()
+        run.output.writer.close()
     assert errors.getvalue().count("warning: ") == 1
     assert read_file(small_disk / STATE)["epoch"] == 1
     assert not list(small_disk.glob("last*")) and not list(small_disk.glob(".*.tmp"))

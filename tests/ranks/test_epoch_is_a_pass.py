@@ -58,21 +58,21 @@ def epoch(directory, kind, folder, cache, batch, stop_after, resume_run):
     """The samples of this rank up to the stop, or to the end of the epoch; those of the next."""
     with running(directory, Found(directory, "state") if resume_run else None) as run:
         with rng.kept():
-            run.loaders["train"] = make_loader(kind, folder, cache, batch)
+            run.built.loaders["train"] = make_loader(kind, folder, cache, batch)
         saver, algo = state_saver.StateSaver(run, make_algo()), Algo()
         saver.restore()
         logged = seam.epoch_log(run_epoch)
 
         def agreed():
-            return stop_after is not None and run.resume.part.steps >= stop_after
+            return stop_after is not None and run.progress.part.steps >= stop_after
 
         run.stopper.agreed = run.stopper.agreed_at_last = agreed
-        run.resume.part.epoch = 1
+        run.progress.part.epoch = 1
         try:
-            logged(algo, run.loaders["train"], 1)
+            logged(algo, run.built.loaders["train"], 1)
         except Stopped:
             pass
-        return algo.seen, len(run.loaders["train"].dataset)
+        return algo.seen, len(run.built.loaders["train"].dataset)
 
 
 def joined(found):

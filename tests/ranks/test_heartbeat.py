@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run
@@ -26,11 +27,11 @@ def trained(directory):
     seen = []
 
     def begin(_):
-        _run.current().start_heartbeat(directory)
+        _run.current().output.start_heartbeat(directory, _run.current().plan)
 
     def look(job):
         if job.step_number == STEPS - 1:
-            _run.current().heartbeat.write()
+            _run.current().output.heartbeat.write()
             reported = heartbeat.read(directory)
             seen.append(next(one for one in reported if one["rank"] == job.rank))
 
@@ -233,13 +234,13 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
     resolved, launch = options.resolve(), LaunchEnv(True, 1, 2, 1, 2)
     made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
-    present = _run.Run(made, resolved, 7, False)
-    present.start_heartbeat(tmp_path)
+    present = _run.Run(Settings.of(resolved, made, 7))
+    present.output.start_heartbeat(tmp_path, made)
     deadline = time.monotonic() + 20
     while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     reported = heartbeat.read(tmp_path)[0]
-    present.heartbeat.stop(True)
+    present.output.heartbeat.stop(True)
     assert reported["memory"] == 222
 
 

@@ -1,10 +1,11 @@
-"""DDP for each optimizer on real ranks: two and three against one process with their batches."""
+"""Gradients averaged for each optimizer: two and three ranks against one process."""
 
 from __future__ import annotations
 
 import copy
 from contextlib import ExitStack
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def make_algo(alpha_is_parameter: bool = True) -> SimpleNamespace:
 def backprop(optimizer, loss, retain_graph: bool = False, through: bool = True) -> None:
     """As the host's backprop_for_loss."""
     averaging = optimizer_ddp.of(optimizer)
-    loss = loss if averaging is None or not through else averaging.through(loss)
+    loss = loss if averaging is None or not through else averaging.average_in_backward(loss)
     optimizer.zero_grad()
     loss.backward(retain_graph=retain_graph)
     optimizer.step()
@@ -82,12 +83,25 @@ def moved(algo) -> torch.Tensor:
     return torch.cat([one.double() for one in [*state, *moments]])
 
 
-def train(through: bool = True, alpha_is_parameter: bool = True) -> tuple:
+MESSAGE, DDP, PLAIN = "one message", "DDP", "plain backward"
+
+
+def build(algo, undo, way: str = MESSAGE) -> None:
+    """Collective: as for few parameters, or as for many."""
+    size = 0 if way == DDP else optimizer_ddp.FLAT_BYTES
+    with mock.patch.object(optimizer_ddp, "FLAT_BYTES", size):
+        optimizer_ddp.build(algo, Options(), undo)
+    for averaging in optimizer_ddp.among(algo):
+        parameters = all(isinstance(p, nn.Parameter) for p in averaging.reduced)
+        assert (averaging.parallel is not None) == (way == DDP and parameters)
+
+
+def train(way: str = MESSAGE, alpha_is_parameter: bool = True) -> tuple:
     """On a rank: (what was trained, complaints)."""
-    algo, options = make_algo(alpha_is_parameter), Options()
+    algo, through = make_algo(alpha_is_parameter), way != PLAIN
     rank, world = group.rank(), group.world_size()
     with ExitStack() as undo:
-        optimizer_ddp.build(algo, options, undo)
+        build(algo, undo, way)
         for x in batches(world):
             step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
         complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
@@ -105,10 +119,10 @@ def one_process(world_size: int) -> torch.Tensor:
 
 @pytest.mark.parity
 @pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("through", [True, False], ids=["through DDP", "plain backward"])
+@pytest.mark.parametrize("way", [MESSAGE, DDP, PLAIN])
 @pytest.mark.parametrize("alpha_is_parameter", [True, False])
-def test_ranks_equal_one_process(ranks, world_size, through, alpha_is_parameter):
-    call = (train, through, alpha_is_parameter)
+def test_ranks_equal_one_process(ranks, world_size, way, alpha_is_parameter):
+    call = (train, way, alpha_is_parameter)
     of_ranks = ranks.run(*call, world_size=world_size)
     expected, start = one_process(world_size), moved(make_algo())
     distance = (expected[: len(start)] - start).norm()
@@ -125,7 +139,7 @@ def train_as_torch_2_0() -> tuple:
     if hook is not None:
         delattr(torch.Tensor, name)
     try:
-        return train(through=False)
+        return train(PLAIN)
     finally:
         if hook is not None:
             setattr(torch.Tensor, name, hook)
@@ -213,23 +227,134 @@ def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
 
 def unused_parameters() -> list:
     """Gradients of three parameters: used on all ranks, on rank 1 only, on none."""
-    found = []
-    for through in (True, False):
-        parts = nn.ParameterList(nn.Parameter(torch.ones(2)) for _ in range(3))
-        optimizer = torch.optim.SGD(parts.parameters(), 1.0)
-        algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"one": optimizer}, held=parts)
+    gradients = []
+    for way in (MESSAGE, DDP, PLAIN):
+        algo, parts = algo_of([torch.ones(2) for _ in range(3)])
         with ExitStack() as undo:
-            optimizer_ddp.build(algo, Options(), undo)
+            build(algo, undo, way)
             loss = parts[0].sum() + (parts[1].sum() * 4 if group.rank() == 1 else 0)
-            backprop(optimizer, loss, through=through)
-        found.append([None if one.grad is None else one.grad.tolist() for one in parts])
-    return found
+            backprop(algo.optimizers["all"], loss, through=way != PLAIN)
+        gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
+    return gradients
+
+
+def algo_of(tensors) -> tuple:
+    """An algorithm with one optimizer of these parameters; they."""
+    parts = nn.ParameterList(map(nn.Parameter, tensors))
+    optimizer = torch.optim.SGD(parts.parameters(), 0.5)
+    algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"all": optimizer}, parts=parts)
+    return algo, list(parts)
 
 
 def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
     """Else Adam would continue to move it."""
-    for found in ranks.run(unused_parameters):
-        assert found == [[[1, 1], [2, 2], None]] * 2
+    for gradients in ranks.run(unused_parameters):
+        assert gradients == [[[1, 1], [2, 2], None]] * 3
+
+
+def mean(batches, loss) -> torch.Tensor:
+    return sum(map(loss, batches)) / len(batches)
+
+
+def two_passes(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: (x * first).pow(2).sum())).backward()
+    average(mean(batches, lambda x: (x * second).exp().sum())).backward()
+
+
+def one_graph_twice(first, second, batches, average) -> None:
+    loss = average(mean(batches, lambda x: (first * second * x).sum()))
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def after_a_local_pass(first, second, batches, average) -> None:
+    """As micro-batches: the first is not averaged, and uses more than the last."""
+    mean(batches, lambda x: (second * x).pow(3).sum()).backward()
+    average(mean(batches, lambda x: (first * x).pow(2).sum())).backward()
+
+
+def gradient_penalty(first, second, batches, average) -> None:
+    """A gradient in the loss, whose own pass must send nothing."""
+
+    def loss(x):
+        inner = (first.pow(3) * second.exp() * x).sum()
+        (slope,) = torch.autograd.grad(inner, first, create_graph=True)
+        return slope.pow(2).sum() + inner
+
+    average(mean(batches, loss)).backward()
+
+
+class Reentrant(torch.autograd.Function):
+    """A backward pass within a backward pass, as of torch's reentrant checkpoint."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.pow(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            x.pow(2).backward(gradient)
+        return x.grad
+
+
+def backward_within_backward(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: Reentrant.apply(first * second * x).sum())).backward()
+
+
+PASSES = [
+    two_passes,
+    one_graph_twice,
+    after_a_local_pass,
+    gradient_penalty,
+    backward_within_backward,
+]
+
+
+def stepped(passes) -> list:
+    """Collective on several ranks: three steps, with two batches in one process; parameters of two
+    types of number.
+    """
+    algo, parts = algo_of([torch.arange(1.0, 3), torch.full((2,), 0.1, dtype=torch.float64)])
+    batches, optimizer = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), algo.optimizers["all"]
+    with ExitStack() as undo:
+        average = lambda loss: loss  # noqa: E731
+        if group.world_size() > 1:
+            build(algo, undo)
+            average = optimizer_ddp.of(optimizer).average_in_backward
+            batches = batches[group.rank()][None]
+        for _ in range(3):
+            optimizer.zero_grad()
+            passes(*parts, batches, average)
+            nn.utils.clip_grad_norm_(parts, 0.2)
+            optimizer.step()
+    return [p.detach() for p in parts]
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_one_message_averages_every_kind_of_pass(ranks, passes):
+    expected = stepped(passes)
+    for parts in ranks.run(stepped, passes):
+        for value, wanted in zip(parts, expected):
+            assert value.dtype == wanted.dtype
+            assert torch.allclose(value, wanted, rtol=1e-5)
+
+
+def sparse_gradient() -> None:
+    algo, (weight,) = algo_of([torch.ones(3, 2)])
+    with ExitStack() as undo:
+        build(algo, undo)
+        rows = nn.functional.embedding(torch.tensor([group.rank()]), weight, sparse=True)
+        backprop(algo.optimizers["all"], rows.sum())
+
+
+def test_a_sparse_gradient_is_refused(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(sparse_gradient)
+    for word in ("WrapError", "optimizer all has a sparse gradient", "sparse=True"):
+        assert word in str(caught.value)
 
 
 def test_an_algorithm_whose_optimizers_are_not_found_is_named():

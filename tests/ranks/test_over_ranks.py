@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from robomimic_ddp import api
+from robomimic_ddp.config import options, plan
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run
 
@@ -18,7 +21,10 @@ def means():
     unchanged in validation and outside a run).
     """
     own = torch.tensor([1.0, 2.0 + group.rank() / 3], dtype=torch.float64, requires_grad=True)
-    token = run._current.set(run.Run(None, None, seed=1, fine_tuning=False))
+    resolved = options.resolve()
+    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    settings = Settings.of(resolved, made, seed=1)
+    token = run._current.set(run.Run(settings))
     try:
         mean = api.over_ranks(own)
         with torch.no_grad():

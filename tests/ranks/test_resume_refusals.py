@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp.checkpoint import STATE, Found, state_file
 from robomimic_ddp.config import options
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import state_saver
@@ -63,8 +64,8 @@ def life(directory, found, how=None, batches=0):
     how = how or {}
     printed = io.StringIO()
     with running(directory, found) as run, contextlib.redirect_stdout(printed):
-        run.options = options.resolve(how.get("options", {}))
-        run.learning_rates = how.get("rates", run.learning_rates)
+        run.settings = Settings.of(options.resolve(how.get("options", {})), run.plan, seed=7)
+        run.built.learning_rates = how.get("rates", run.built.learning_rates)
         config = changed(CONFIG, how["key"], how["value"]) if "key" in how else CONFIG
         run.config = config
         run.resume.config_before = None
@@ -75,10 +76,12 @@ def life(directory, found, how=None, batches=0):
         kwargs = {"dataset": Items(**how.get("data", {})), "batch_size": 4, "shuffle": True}
         place = {"rank": group.rank(), "world_size": group.world_size()}
         loader = sampling.train_loader(DataLoader, kwargs, seed=3, batch_size_per_rank=4, **place)
-        run.loaders["train"] = loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
+        run.built.loaders["train"] = (
+            loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
+        )
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
-        iterator = iter(run.loaders["train"])
+        iterator = iter(run.built.loaders["train"])
         for _ in range(batches):
             next(iterator)
         saver.epoch_end(1)

@@ -18,8 +18,9 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import env, options
+from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
@@ -35,7 +36,9 @@ from tests.ranks.toy import make_algo
 
 def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
-    run = Run(None, options.resolve({"resume": asked}), seed=1, fine_tuning=False)
+    resolved = options.resolve({"resume": asked})
+    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    run = Run(Settings.of(resolved, made, seed=1))
     said = []
     for count in counts:
         launch = LaunchEnv(restart_count=count, run_id="old")
@@ -211,7 +214,7 @@ def asked_in_the_last_step(directory):
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
         run.stopper.listen()
-        run.resume.part.epoch = 1
+        run.progress.part.epoch = 1
         logged = seam.epoch_log(other_order_run_epoch)
         try:
             logged(Asked(), 1, batches(), STEPS)
@@ -230,19 +233,19 @@ def epoch_over_a_stop(directory, shape, stop_after, found):
     """The log of an epoch that stops after `stop_after` steps (None: never); resumed if `found`."""
     run_epoch = real_run_epoch() if shape == "real" else other_order_run_epoch
     with running(directory, found) as run:
-        run.loaders["train"] = batches()
+        run.built.loaders["train"] = batches()
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
-        run.resume.part.epoch = 1
-        run.stopper.agreed = lambda: run.resume.part.steps == stop_after
+        run.progress.part.epoch = 1
+        run.stopper.agreed = lambda: run.progress.part.steps == stop_after
         run.stopper.agreed_at_last = run.stopper.agreed
-        logged, done = seam.epoch_log(run_epoch), run.resume.part.steps
+        logged, done = seam.epoch_log(run_epoch), run.progress.part.steps
         call = {"model": Algo(), "data_loader": batches(done), "epoch": 1, "num_steps": STEPS}
         try:
             result = logged(**call)
         except Stopped:
             return done
-        assert run.resume.part.steps == 0, "the next epoch must begin with its first step"
+        assert run.progress.part.steps == 0, "the next epoch must begin with its first step"
         log = result[0] if isinstance(result, tuple) else result
         return {key: value for key, value in log.items() if key[:5] != "Time_"}
 

@@ -47,6 +47,29 @@ def test_all_ranks_stop_after_the_same_step(world, asked_rank, asked_step, numbe
     assert heard[asked_rank] == signal.Signals(number).name and heard.count(None) == world - 1
 
 
+def after_many_steps() -> list:
+    """Asked in a step of some microseconds, far from the first: steps in which ranks ask, and the
+    one after which each stops.
+    """
+    stopper, asked = Stopper(), []
+    with stopper.scope():
+        stopper.listen()
+        for step in range(1, 2000):
+            if (group.rank(), step) == (1, 500):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if stopper.agreed():
+                break
+            asked += [step] * (stopper._pending is not None)
+    return [step, asked]
+
+
+def test_fast_steps_ask_together(ranks):
+    (step, asked), other = ranks.run(after_many_steps)
+    assert other == [step, asked]
+    assert asked[:19] == list(range(1, 20)) and len(asked) < 200
+    assert 500 <= step < 1999
+
+
 def between_epochs(asked_rank):
     """Asked in the last step of an epoch: its answer is still on its way when the epoch ends."""
     stopper, answers = Stopper(), []

@@ -11,9 +11,9 @@ import torch
 
 from robomimic_ddp.config import env, host_seams, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.step import compile, effective
+from robomimic_ddp.training.step import compile, with_preset
 from tests.faults import toy_run
 from tests.ranks.pool import RankError
 
@@ -36,10 +36,9 @@ def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
     with named, mock.patch.multiple(machine, **changed):
         more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
-        run = _run.Run(made, resolved, 7, False)
-        run.core_share = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
-        _run.share_workers(run)
-    return run.plan.data_workers
+        cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
+        settings = Settings.of(resolved, made, seed=7).on_node(made, cores)
+    return settings.plan.data_workers
 
 
 def test_each_node_shares_its_own_cores(ranks, tmp_path):
@@ -64,7 +63,7 @@ def chosen_on_rank(capabilities):
     made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
     gpu = mock.patch.object(torch.cuda, "get_device_capability", lambda _: capabilities[rank])
     with gpu, mock.patch.object(compile, "why_not", lambda *_: None):
-        found = effective(resolved, made, True)
+        found = with_preset(Settings.of(resolved, made, seed=7), True).options
     return found.precision, found.compile
 
 

@@ -74,7 +74,7 @@ def test_validation_noise_differs_between_ranks_and_epochs(ranks, tmp_path):
 def noise_of_training(directory):
     with running(directory) as run:
         algo, let_go = Algo(), []
-        run.loaders["train"] = SimpleNamespace(let_go=lambda: let_go.append(1))
+        run.built.loaders["train"] = SimpleNamespace(let_go=lambda: let_go.append(1))
         algo.drawn = []
         rng.seed(3)
         seam.epoch_log(drawing_run_epoch)(algo, [], 1, num_steps=0)

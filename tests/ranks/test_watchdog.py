@@ -6,10 +6,12 @@ import logging
 import os
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed.watchdog import Watchdog
 
@@ -103,8 +105,13 @@ def test_a_rank_that_has_reported_nothing_has_not_started():
 
 
 @pytest.mark.parametrize("unheard, limited, words", [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
-def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, words, caplog):
+def test_the_late_rank_is_named_before_nccl_ends_the_process(
+    unheard, limited, words, caplog, monkeypatch
+):
     """Its watchdog raises nothing that could be caught."""
+    monkeypatch.setattr(os, "environ", {})
+    env.record_collectives()
+    env.keep_collectives_in(Path("/runs/1"))
     store = dist.HashStore()
     Watchdog(store, 1, 2, 60.0)._publish()
     watchdog.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
@@ -119,6 +126,24 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, w
     for text in reported:
         assert text.startswith("rank 0 waited at: epoch 1 train, for at least 0.5 s (ddp.timeout)")
         assert "Not there yet: rank 1 is at: start" in text
+        assert text.endswith(
+            "each rank's latest collectives are written to /runs/1/nccl_trace_RANK, and "
+            "`torchfrtrace /runs/1 -p nccl_trace_` compares them"
+        )
+
+
+def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatch):
+    for chosen, prefix in (
+        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/trace_"}, "/tmp/trace_"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, None),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, None),
+    ):
+        monkeypatch.setattr(os, "environ", dict(chosen))
+        assert env.recorded_collectives() is None
+        env.record_collectives()
+        env.keep_collectives_in(Path("/runs/1"))
+        assert env.recorded_collectives() == prefix
+        assert chosen.items() <= os.environ.items()
 
 
 @pytest.mark.parametrize(

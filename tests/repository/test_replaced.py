@@ -16,7 +16,7 @@ from tests.hosts import ROOT
 PACKAGE = Path(robomimic_ddp.__file__).parent
 WITHOUT_RUN = ("cli.py", "commands/launch/", "config/monkeypatch.py")
 """These replace attributes in a process that trains no run: launchers, a command's import path."""
-OURS = {("accumulating", "training/step/accumulation.py"), ("plays", "training/epoch.py")}
+OURS = {("accumulating", "training/step/accumulation.py"), ("in_rollouts", "training/epoch.py")}
 """Attributes of the package's own objects."""
 
 

@@ -10,9 +10,11 @@ import pytest
 from robomimic_ddp.config import options
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.training import run_fingerprint
 from robomimic_ddp.training.run import Run
+from robomimic_ddp.training.run_parts import Built
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.loading import stream, wait_until_idle
 from tests.tiers import slow_but
@@ -115,7 +117,7 @@ def differences_from(position, loader):
     saved["ranks"] = [{"data": position}]
     resolved = options.resolve()
     made = make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = Run(made, resolved, seed=1, fine_tuning=False, loaders={"train": loader})
+    run = Run(Settings.of(resolved, made, seed=1), built=Built(loaders={"train": loader}))
     return [one.text for one in run_fingerprint.differences(saved, now, run) if one.wrong]
 
 

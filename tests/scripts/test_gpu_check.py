@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts import gpu_check
+from scripts.gpu_check import machine, several_gpus
 from tests.gpu.job import uuids_of
 from tests.hosts import Result
 
@@ -26,7 +26,7 @@ def test_gpus_of_each_process():
     ],
 )
 def test_each_rank_has_a_gpu_and_what_it_started_none(of_ranks, is_well):
-    assert gpu_check.one_gpu_each(of_ranks) is is_well
+    assert several_gpus.one_gpu_each(of_ranks) is is_well
 
 
 def test_the_place_of_an_error_is_named():
@@ -34,4 +34,4 @@ def test_the_place_of_an_error_is_named():
     text = 'Traceback\n  File "a.py", line 3, in f\n    x\nRuntimeError: called a sync\n'
     result = Result(1, text, "", (), False, 0.0)
     expected = 'ended with 1: RuntimeError: called a sync File "a.py", line 3, in f'
-    assert gpu_check.end_of(result) == expected
+    assert machine.end_of(result) == expected

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from robomimic_ddp.training.step import crops
+from tests.versions import NEEDS_CALL_PLACE
 
 obs_utils = pytest.importorskip("robomimic.utils.obs_utils")
+obs_core = pytest.importorskip("robomimic.models.obs_core")
 
 
 class Model:
@@ -52,6 +54,31 @@ def test_only_the_corners_are_sent_and_nothing_is_read_back(monkeypatch):
     images = torch.empty(4, 3, 17, 23, device="meta")
     assert crops.sample(images, 11, 7, 2, pos_enc=True)[0].shape == (4, 2, 5, 11, 7)
     assert sent == [(4, 2, 2)]
+
+
+@NEEDS_CALL_PLACE
+def test_a_compiled_net_draws_its_crops_on_the_device_in_one_graph(monkeypatch):
+    """No copy from the CPU is traced, and no part of the net runs outside the graph."""
+    randomizer = obs_core.CropRandomizer((3, 17, 23), 11, 7)
+    devices = []
+
+    def traced(graph, inputs):
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        devices.extend(node.kwargs.get("device") for node in nodes if node.target is torch.rand)
+        assert not any("pin_memory" in node.kwargs for node in nodes)
+        return graph.forward
+
+    with ExitStack() as undo:
+        assert crops.install(Model(), undo)
+        forward = torch.compile(randomizer.forward_in, backend=traced, fullgraph=True)
+        images = torch.empty(4, 3, 17, 23, device="meta")
+        assert forward(images).shape == (4, 3, 11, 7)
+        assert [torch.device(device).type for device in devices] == ["meta", "meta"]
+        images = torch.rand(4, 3, 17, 23)
+        torch.manual_seed(3)
+        expected = randomizer.forward_in(images)
+        torch.manual_seed(3)
+        assert torch.equal(forward(images), expected)
 
 
 def test_a_host_that_crops_otherwise_keeps_its_own(monkeypatch):

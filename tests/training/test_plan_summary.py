@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import Found, RunRecord
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run, step
@@ -24,8 +25,8 @@ def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
     launch = LaunchEnv(launched=True, world_size=ranks, local_world_size=on_node)
     resolved = resolve(options)
     made = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
-    found = run.Run(made, resolved, seed=1, fine_tuning=False, config=config)
-    found.nets.append(torch.nn.Linear(2, 2))
+    found = run.Run(Settings.of(resolved, made, seed=1), config)
+    found.built.nets.append(torch.nn.Linear(2, 2))
     return found
 
 
@@ -65,9 +66,11 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
 
 def test_every_decision_has_a_line():
     data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
-    present = run_of(config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data))
+    present = run_of(
+        config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data), precision="bf16"
+    )
     present.scale_lr(1e-4)
-    present.steps = step.Prepared("preset: fast (fused optimizer)", precision="bf16")
+    present.steps = step.Prepared("preset: fast (fused optimizer)")
     lines = present.describe().splitlines()
     for expected in (
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
@@ -108,14 +111,14 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 )
 def test_what_a_crash_loses(seconds, words, tmp_path):
     present = run_of(config({}), save_seconds=seconds)
-    present.record = RunRecord(tmp_path, {})
+    present.output.record = RunRecord(tmp_path, {})
     assert f"\nsaving: {words}" in present.describe()
 
 
 def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
     present = run_of(config({}))
     present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
-    present.record = RunRecord(tmp_path, {})
+    present.output.record = RunRecord(tmp_path, {})
     size = 6 * 16  # parameters; weight, moments and average
     (tmp_path / "last.pth").write_bytes(bytes(size))  # it will be replaced
     for free, is_said in ((10 * size - 1, True), (10 * size, False)):
@@ -195,7 +198,7 @@ def test_waiting_for_data_is_worth_a_line():
 def test_a_prepared_set_is_named_with_its_pixels():
     dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
     present = run_of(config({}, data=[]))
-    present.loaders["train"] = SimpleNamespace(dataset=dataset)
+    present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
     assert "data: /data/x is prepared from y" in present.describe()
 
 
@@ -208,7 +211,7 @@ class Faulty:
 
 def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
-    present.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
+    present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
 
 
@@ -219,6 +222,6 @@ def test_samples_that_one_process_does_not_validate(steps, drop_last, is_said):
     kwargs = {"dataset": range(67), "batch_size": 16, "drop_last": drop_last}
     place = {"rank": 0, "world_size": 2, "seed": 5, "batch_size_per_rank": 16}
     present = run_of({"experiment": {"validation_epoch_every_n_steps": steps}})
-    present.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
+    present.built.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
     text = present.describe()
     assert ("all 67 samples; in one process the host leaves out the last 3 (" in text) == is_said

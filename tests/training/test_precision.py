@@ -13,9 +13,10 @@ from torch import nn
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.training.step import added_by_max, backprop, compile, effective, precision
+from robomimic_ddp.training.step import added_by_max, backprop, compile, precision, with_preset
 from tests.versions import NEEDS_CPU_FP16
 
 
@@ -186,6 +187,10 @@ def placed(kind, several):
     return make_plan(launch, resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
 
 
+def filled(resolved, plan, any_parallel_net=True):
+    return with_preset(Settings.of(resolved, plan, seed=7), any_parallel_net)
+
+
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
@@ -196,35 +201,36 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         ("cpu", True, "fp32", "bf16"),
         ("cpu", False, "fp32", "none"),
     ):
-        found = effective(resolve({"preset": "max"}), placed(device, several), True)
+        found = filled(resolve({"preset": "max"}), placed(device, several)).options
         assert (found.precision, found.comm) == (precision_is, comm_is)
         assert found.compile == ("true" if device != "cpu" else "false")
     asked = resolve({"preset": "max", "comm": "none", "compile": False}, {"precision": "fp32"})
-    assert effective(asked, placed("cuda", True), True) == asked.values
+    assert filled(asked, placed("cuda", True)).options == asked.values
     for preset in ("fast", "safe"):
         resolved = resolve({"preset": preset})
-        assert effective(resolved, placed("cuda", True), True) == resolved.values
+        assert filled(resolved, placed("cuda", True)).options == resolved.values
     asked = resolve({"preset": "max"})
-    found = effective(asked, placed("cuda", True), any_parallel_net=False)
+    settings = filled(asked, placed("cuda", True), any_parallel_net=False)
+    found = settings.options
     assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
-    assert added_by_max(asked, found, any_parallel_net=False) == (
+    assert added_by_max(settings, any_parallel_net=False) == (
         "preset max adds: comm=bf16; not precision (needs nets that are made parallel one by one), "
         "compile (needs nets that are made parallel one by one)"
     )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
-    found = effective(asked, placed("cuda", False), True)
+    settings = filled(asked, placed("cuda", False))
+    found = settings.options
     assert (found.precision, found.compile) == ("fp32", "false")
-    assert added_by_max(asked, found) == (
+    assert added_by_max(settings) == (
         "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
         "compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a "
         "torch that sends bf16)"
     )
     given = resolve({"preset": "max", "precision": "fp16"})
-    found = effective(given, placed("cpu", True), True)
-    assert added_by_max(given, found) == (
+    assert added_by_max(filled(given, placed("cpu", True))) == (
         "preset max adds: comm=bf16; not compile (needs GPUs, a compiler, and buckets of 1 "
         "MiB or more), precision (set to fp16)"
     )
-    assert added_by_max(resolve(), resolve().values) is None
+    assert added_by_max(filled(resolve(), placed("cpu", True))) is None

@@ -18,6 +18,7 @@ from robomimic_ddp import api
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
@@ -104,7 +105,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
     seen = []
 
     def decide(config, run, host_asked, host_can):
-        seen.append((host_asked, run.fine_tuning))
+        seen.append((host_asked, run.settings.fine_tuning))
         return host_resumes
 
     for module, name in (("host_keys", "require_possible"), ("run_inputs", "fill_rlds_data")):
@@ -121,7 +122,7 @@ def run_of(world_size: int, lr_scaling: str) -> run.Run:
     launch = LaunchEnv(launched=True, world_size=world_size, local_world_size=world_size)
     resolved = resolve({"lr_scaling": lr_scaling})
     made = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    return run.Run(made, resolved, seed=1, fine_tuning=False)
+    return run.Run(Settings.of(resolved, made, seed=1))
 
 
 def test_the_learning_rate_is_scaled_for_algorithms_without_parallel_nets_too():
@@ -220,7 +221,7 @@ def test_only_a_collectives_own_error_is_a_follow_up():
 def test_the_block_names_rlds_data(sharded):
     train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
     present = run_of(2, "none")
-    present.sharded_stream, present.config = sharded, {"train": train}
+    present.built.sharded_stream, present.config = sharded, {"train": train}
     (line,) = (line for line in present.describe().splitlines() if line.startswith("data:"))
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded

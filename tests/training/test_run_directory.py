@@ -32,7 +32,7 @@ def paths_of(tmp_path, get_exp_dir, found=None):
         try:
             return seam.run_directory(get_exp_dir)(config)
         finally:
-            run.end(None)
+            run.output.end(None)
             assert config.train.output_dir == "/as/configured"
 
 

@@ -13,6 +13,7 @@ from robomimic_ddp import api
 from robomimic_ddp.config import options
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
@@ -30,7 +31,7 @@ def present_run(**asked):
     launch = LaunchEnv(True, rank=0, world_size=2, local_rank=0, local_world_size=2)
     resolved = options.resolve(asked)
     plan = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=8)
-    token = run._current.set(run.Run(plan, resolved, seed=1, fine_tuning=False))
+    token = run._current.set(run.Run(Settings.of(resolved, plan, seed=1)))
     try:
         yield run.current()
     finally:
@@ -56,10 +57,10 @@ def test_parts_of_a_batch_that_is_split_over_ranks():
 
 
 @pytest.mark.bad_input
-def test_arguments_of_a_dataloader_are_refused_for_rlds_data(present):
-    """It is read by TensorFlow: nothing would take them."""
-    present.options = options.resolve({"loader": {"prefetch_factor": 4}})
-    with pytest.raises(OptionError, match="ddp.loader.prefetch_factor is for torch's DataLoader"):
+def test_arguments_of_a_dataloader_are_refused_for_rlds_data():
+    """Its loader is ours: nothing would take them."""
+    message = "ddp.loader.prefetch_factor is for torch's DataLoader"
+    with present_run(loader={"prefetch_factor": 4}), pytest.raises(OptionError, match=message):
         api.train_loader(dataset=SimpleNamespace(is_rlds=True), batch_size=8)
 
 
@@ -69,11 +70,11 @@ def test_each_loader_resumes_at_its_own_place(present, sizes):
     begun = [iter(loader) for loader in loaders]  # closed, they would end their passes
     for batches in begun:
         next(batches)
-    saved = present.loaders["train"].position()
+    saved = present.built.loaders["train"].position()
     expected = [next(batches)[0].tolist() for batches in begun]
-    present.loaders.clear()
+    present.built.loaders.clear()
     resumed = [make(batch_size) for batch_size in sizes]
-    said = present.loaders["train"].go_to(saved, 2, epoch=1)
+    said = present.built.loaders["train"].go_to(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3
 

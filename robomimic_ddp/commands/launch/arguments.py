@@ -32,6 +32,7 @@ class Settings:
     max_restarts: int = 0
     resume: bool = False
     module: str = DOT_LIST_MODULE
+    evaluate: bool = False
     dry_run: bool = False
     overrides: tuple[str, ...] = ()
 
@@ -109,6 +110,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what to train with; default %(default)s",
     )
+    what = "play the rollouts outside of training, on GPUs and cores that it leaves free"
+    add("--evaluate", action="store_true", help=what)
     add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
     add("overrides", nargs="*", metavar="-- WORD", help="what the training module is given")
 

@@ -45,13 +45,18 @@ def run(command: str, args: argparse.Namespace) -> int:
     folder = torchrun.runs_folder(settings)
     if folder:
         say(f"runs: {folder}")
+    if job.evaluation:
+        _, workers, _, gpus = job.evaluation
+        where = f"GPU {gpus}" if gpus else "the CPU, with less priority than the ranks"
+        say(f"evaluation: {workers} worker(s) on {where}, as soon as the run has its folder")
     shown = {**_import_path(variables), **job.added}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
     print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
     if problem is not None:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
     if not settings.dry_run:
-        env.become(job.quiet, job.added)
+        evaluation = {env.EVALUATE: shlex.join(job.evaluation)} if job.evaluation else {}
+        env.become(job.quiet, {**job.added, **evaluation})
     return EXIT_DONE
 
 

@@ -11,6 +11,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
@@ -22,8 +23,10 @@ def main() -> int:
     ranks have ended.
     """
     with env.resume_note() as note:
+        evaluation, waits = Evaluation(note, env.evaluation()), False
         try:
             torchrun()
+            waits = True
         except SignalException as interrupt:
             outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
             code = 128 + interrupt.sigval
@@ -34,6 +37,8 @@ def main() -> int:
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         else:
             return EXIT_DONE
+        finally:
+            evaluation.end(waits)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
         print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code

@@ -11,7 +11,7 @@ from typing import Any
 
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import options, paths, tree
+from robomimic_ddp.config import machine, options, paths, tree
 from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
 from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
 from robomimic_ddp.config.json_config import read_json
@@ -24,12 +24,13 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 @dataclass(frozen=True)
 class Command:
     """A torchrun command. ranks: processes on this node; added: the environment variables that it
-    needs in addition.
+    needs in addition; evaluation: arguments of `evaluate`, which follows the run, if any.
     """
 
     ranks: int
     words: list[str]
     added: dict[str, str]
+    evaluation: tuple[str, ...] = ()
 
     @property
     def quiet(self) -> list[str]:
@@ -49,12 +50,19 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
     if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
-    words += [*_rendezvous(settings, variables), *signals]
+    words += [*_rendezvous(settings, variables), *signals, *_binds_to_numa_nodes(variables)]
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    return Command(ranks, [*words, "-m", settings.module, *config, *settings.overrides], added)
+    words += ["-m", settings.module, *config, *settings.overrides]
+    evaluation: tuple[str, ...] = ()
+    if settings.evaluate:
+        added[f"{OPTION_PREFIX}ROLLOUTS"] = "evaluate"
+        free = ",".join(devices.visible_devices(variables)[ranks:])
+        workers = max(1, machine.usable_cores() - ranks)
+        evaluation = ("--workers", str(workers), "--gpus", free)
+    return Command(ranks, words, added, evaluation)
 
 
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
@@ -93,8 +101,20 @@ def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
     seconds that an import of torch takes.
     """
-    package = importlib.util.find_spec("torch")
-    source = Path(package.origin).parent / "distributed" / "run.py"
-    if "signals_to_handle" in source.read_text(encoding="utf-8"):
+    if _torchrun_knows("signals_to_handle"):
         return [f"--signals_to_handle={SIGNALS}"], {}
     return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}
+
+
+def _binds_to_numa_nodes(variables: Mapping[str, str]) -> list[str]:
+    """Return the flag that has each rank run on the cores and memory near its GPU; none without
+    GPUs, on a node where all memory is equally near, and with torchrun before 2.9.
+    """
+    needed = machine.numa_nodes() > 1 and devices.visible_devices(variables)
+    return ["--numa_binding=node"] if needed and _torchrun_knows("numa_binding") else []
+
+
+def _torchrun_knows(flag: str) -> bool:
+    package = importlib.util.find_spec("torch")
+    source = Path(package.origin).parent / "distributed" / "run.py"
+    return flag in source.read_text(encoding="utf-8")

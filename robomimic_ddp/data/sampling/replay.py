@@ -47,11 +47,12 @@ class _Recorded(Wrapped):
             rng.restore(self.start_from)
             self.start_from = None
         self.random_state = rng.capture()
+        taken = self.taken
         for index in self.sampler:
-            given.append(_number(index))
-            self.taken[number] += 1
+            given.append(index if type(index) is int else _number(index))
+            taken[number] += 1
             yield index
-        self.taken[number] = _WHOLE
+        taken[number] = _WHOLE
 
     def digest(self, count: int) -> str:
         """Digest of the first `count` indices of the newest iteration."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from robomimic_ddp.distributed.comm_hooks import communicate
-from robomimic_ddp.training.step.presets import Prepared, added_by_max, effective, prepare
+from robomimic_ddp.training.step.presets import Prepared, added_by_max, prepare, with_preset
 from robomimic_ddp.training.step.schedule import shorten
 
 __all__ = [
     "Prepared",
     "added_by_max",
     "communicate",
-    "effective",
     "prepare",
     "shorten",
+    "with_preset",
 ]

@@ -83,7 +83,7 @@ class Backward:
             call.arguments["loss"] = call.arguments["loss"] * part.weight
         over_ranks = optimizer_ddp.of(optimizer)
         if part.last and over_ranks is not None:
-            call.arguments["loss"] = over_ranks.through(call.arguments["loss"])
+            call.arguments["loss"] = over_ranks.average_in_backward(call.arguments["loss"])
         if part == WHOLE:
             return self.update(*call.args, **call.kwargs)
         if not part.last:

@@ -2,7 +2,8 @@
 
 robomimic's CropRandomizer reads four checks back and copies four small unpinned tensors: eight
 synchronisations for every camera. Here the same numbers are drawn, corners are computed on the CPU,
-and copied to the GPU at once, from pinned memory.
+and copied to the GPU at once, from pinned memory. A compiled net draws them on the GPU, from the
+GPU's generator: its graph has no break, and CUDA graphs draw again at each replay.
 """
 
 from __future__ import annotations
@@ -51,9 +52,13 @@ def sample(
         columns = torch.arange(width, device=device).float() / float(width)
         places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
         images = torch.cat((images, places.expand(*leading, -1, -1, -1)), dim=-3)
-    corners = _drawn((*leading, num_crops), height - crop_height, width - crop_width)
-    if device.type != "cpu":
-        corners = pinned_batches.sent(corners, device)
+    most = height - crop_height, width - crop_width
+    if _is_compiling():
+        corners = _drawn((*leading, num_crops), *most, device)
+    else:
+        corners = _drawn((*leading, num_crops), *most)
+        if device.type != "cpu":
+            corners = pinned_batches.sent(corners, device)
     top, left = corners[..., 0, None, None], corners[..., 1, None, None]
     down = torch.arange(crop_height, device=device)[:, None]
     across = torch.arange(crop_width, device=device)
@@ -65,13 +70,15 @@ def sample(
     return crops.unflatten(-1, (crop_height, crop_width)), corners
 
 
-def _drawn(shape: tuple[int, ...], most_rows: int, most_columns: int) -> torch.Tensor:
-    """Corners on the CPU, from the same random numbers as the host's."""
-    rows = (most_rows * torch.rand(*shape)).long()
-    columns = (most_columns * torch.rand(*shape)).long()
+def _drawn(
+    shape: tuple[int, ...], most_rows: int, most_columns: int, device: torch.device | None = None
+) -> torch.Tensor:
+    """Corners, on the CPU from the same random numbers as the host's."""
+    rows = (most_rows * torch.rand(*shape, device=device)).long()
+    columns = (most_columns * torch.rand(*shape, device=device)).long()
     return torch.stack((rows, columns), dim=-1)
 
 
-if hasattr(torch, "compiler") and hasattr(torch.compiler, "disable"):
-    _drawn = torch.compiler.disable(_drawn)
-    """A compiled net would use another generator."""
+def _is_compiling() -> bool:
+    """Whether torch.compile traces this call; before torch 2.1 nothing here is compiled."""
+    return hasattr(torch, "compiler") and torch.compiler.is_compiling()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.config.options import Options, ResolvedOptions
-from robomimic_ddp.config.plan import RunPlan
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.config.settings import PRESET, Settings
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
@@ -43,15 +42,15 @@ its passes reach different parameters, and there are no buffers.
 """
 
 
-def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) -> Options:
-    """Collective: the options with those of preset `max` filled in that were left at their default.
+def with_preset(settings: Settings, any_parallel_net: bool) -> Settings:
+    """Collective: the settings with the options that preset `max` adds where they were left open.
 
     precision: bf16 on CUDA devices that compute in it; compile: on CUDA devices where nothing is
     missing for it, both on every rank and for parallel nets; comm: bf16 between several ranks.
     """
-    values = resolved.values
+    values, plan = settings.options, settings.plan
     if values.preset != "max":
-        return values
+        return settings
     added = {}
     on_gpu = any_parallel_net and plan.device.startswith("cuda")
     bucket_mb = _bucket_mb(values) if plan.mode == "ddp" else None
@@ -65,8 +64,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
         added["compile"] = "true"
     if plan.several_ranks and plan.mode != "fsdp" and comm_hooks.sends_bf16(plan.device):
         added["comm"] = "bf16"
-    free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
-    return dataclasses.replace(values, **free)
+    return settings.with_preset(added)
 
 
 def _bucket_mb(options: Options) -> float:
@@ -80,16 +78,14 @@ def _computes_in_bf16(device: str) -> bool:
     return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
-def added_by_max(
-    resolved: ResolvedOptions, chosen: Options, any_parallel_net: bool = True
-) -> str | None:
+def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | None:
     """The plan's line on what preset `max` has added, and what not; None for other presets."""
-    before = resolved.values
-    if before.preset != "max":
+    values, sources = settings.options, settings.sources
+    if values.preset != "max":
         return None
     names = ("precision", "compile", "comm")
-    new = [name for name in names if getattr(chosen, name) != getattr(before, name)]
-    added = ", ".join(f"{name}={getattr(chosen, name)}" for name in new)
+    new = [name for name in names if sources[name] == PRESET]
+    added = ", ".join(f"{name}={getattr(values, name)}" for name in new)
     why = {
         "precision": "needs a GPU with bf16",
         "compile": "needs GPUs, a compiler, and buckets of 1 MiB or more",
@@ -97,23 +93,22 @@ def added_by_max(
     }
     if not any_parallel_net:
         why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
-    if before.mode == "fsdp":
+    if values.mode == "fsdp":
         why["compile"] = why["comm"] = "not with ddp.mode=fsdp"
-    given = [name for name in names if resolved.sources[name] != "default"]
+    given = [name for name in names if sources[name] not in ("default", PRESET)]
     reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]
-    reasons += [f"{name} (set to {getattr(before, name)})" for name in given]
+    reasons += [f"{name} (set to {getattr(values, name)})" for name in given]
     left = f"; not {', '.join(reasons)}" if reasons else ""
     return f"preset max adds: {added or 'nothing'}{left}"
 
 
 class Prepared(NamedTuple):
     """`line`: of the printed plan. `scaler`: torch's GradScaler under fp16, else None; its state
-    belongs to the run's. `precision`: what the nets compute in.
+    belongs to the run's.
     """
 
     line: str
     scaler: Any = None
-    precision: str = "fp32"
 
 
 def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
@@ -154,7 +149,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
-    return Prepared(line + normalised, scaler, options.precision)
+    return Prepared(line + normalised, scaler)
 
 
 def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:

@@ -1,0 +1,150 @@
+"""`robomimic-ddp evaluate RUN`: the success of a run's checkpoints, played by several processes
+while training continues, or after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import files
+from robomimic_ddp.commands.launch import devices
+from robomimic_ddp.commands.training_process import handling
+from robomimic_ddp.config import env, machine, paths
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    CheckpointError,
+    DataError,
+    UsageError,
+)
+from robomimic_ddp.monitoring import run_summary
+from robomimic_ddp.terminal import print_clean, say, table, whole_number, width
+
+LOG = "evaluation.log"
+_FILMED = 4
+"""Episodes of an environment that --video films."""
+_WORKER_BYTES = 2 * 2**30
+"""Memory of a worker with a simulator and a policy of usual size."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declare the arguments of `robomimic-ddp evaluate`."""
+    add = parser.add_argument
+    add("run", metavar="RUN", help="folder of a run, with models/ and last.pth")
+    what = "last, best, all, or paths of files; default: last, with --follow all"
+    add("--checkpoints", nargs="+", metavar="WHICH", help=what)
+    what = "evaluate new checkpoints as training writes them, until it ends"
+    add("--follow", action="store_true", help=what)
+    what = "of each environment; default: the config's experiment.rollout.n"
+    add("--episodes", type=whole_number(1), metavar="N", help=what)
+    what = "processes that play; default auto: one for each core that memory allows"
+    add("--workers", type=_workers, default=None, metavar="auto|N", help=what)
+    what = "such as 2,3: GPUs that they share; default: the visible ones"
+    add("--gpus", metavar="LIST", help=what)
+    what = "time limit of an episode, and of the set-up before it; default 600"
+    add("--episode-seconds", type=whole_number(1), default=600, metavar="S", help=what)
+    what = f"film the first {_FILMED} episodes of each environment, in videos/ of the run"
+    add("--video", action="store_true", help=what)
+
+
+def _workers(text: str) -> int | None:
+    return None if text == "auto" else whole_number(1, 1000)(text)
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
+    UsageError, CheckpointError and DataError.
+    """
+    directory = paths.expanded(args.run).resolve()
+    if not directory.is_dir():
+        raise UsageError(f"{args.run}: there is no such folder.")
+    if args.follow and args.checkpoints:
+        raise UsageError("--follow takes all checkpoints: leave out --checkpoints.")
+    from robomimic_ddp.commands.evaluate import checkpoints, record
+
+    if not args.follow:
+        named = checkpoints.named(directory, args.checkpoints or ["last"])
+    with ExitStack() as stack:
+        stack.enter_context(handling([signal.SIGTERM, signal.SIGHUP], signal.default_int_handler))
+        stack.enter_context(record.locked(directory))
+        evaluator = stack.enter_context(_evaluator(directory, args))
+        if args.follow:
+            results = _follow(directory, args.episodes, evaluator)
+        else:
+            results = [result for path in named for result in evaluator.evaluate(path)]
+    rows = [record.HEAD, *map(record.cells, results)]
+    print_clean("\n".join(table(rows, width())))
+    return EXIT_REFUSED if any(result.get("lost") for result in results) else EXIT_DONE
+
+
+def _follow(directory: Path, episodes: int | None, evaluator: Any) -> list[dict[str, Any]]:
+    """Evaluate new checkpoints until training ends; print and return the results."""
+    from robomimic_ddp.commands.evaluate import follow, record
+
+    results: list[dict[str, Any]] = []
+    follower = follow.Follower(directory, episodes)
+    evaluator.done |= follower.weights
+    for path in follower.paths():
+        try:
+            new = evaluator.evaluate(path)
+        except CheckpointError as error:
+            follower.failed(path, error)
+            continue
+        for result in new:
+            say(record.sentence(result))
+        results += new
+    if run_summary.is_incomplete(directory):
+        say("training has ended before its last epoch: when it is resumed, evaluate it again")
+    return results
+
+
+def _gpus(text: str | None) -> list[str]:
+    """Return the GPUs to play on, as CUDA_VISIBLE_DEVICES names them. Raises UsageError."""
+    variables = env.variables()
+    if text is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = text
+    gpus = devices.visible_devices(variables)
+    if text and len(gpus) < len(text.split(",")):
+        raise UsageError(f"--gpus {text}: this machine has {devices.installed_gpus()} GPU(s).")
+    return gpus
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return files.opened_to_write(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error}.") from error
+
+
+@contextmanager
+def _evaluator(directory: Path, args: argparse.Namespace) -> Iterator[Any]:
+    """For the block, an Evaluator with its processes and a folder for copies of checkpoints."""
+    from robomimic_ddp.commands.evaluate import evaluator, record, workers
+
+    gpus = _gpus(args.gpus)
+    count, cores = args.workers, machine.usable_cores()
+    if count is None:
+        count = max(1, min(cores, machine.machine_memory() // _WORKER_BYTES))
+    elif count > cores:
+        say(f"note: {count} workers share {cores} core(s): they are not faster than {cores}")
+    where = f"GPU {', '.join(gpus)}" if gpus else "the CPU"
+    say(f"evaluation of {directory}: {count} worker(s) on {where}")
+    for left in directory.glob(".evaluation-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with ExitStack() as stack:
+        log = stack.enter_context(_opened(directory / LOG))
+        folder = tempfile.mkdtemp(prefix=".evaluation-", dir=directory)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        pool = workers.Pool(count, gpus, log, args.episode_seconds)
+        stack.callback(pool.close)
+        trackers = record.Trackers(directory)
+        stack.callback(trackers.close)
+        filmed = _FILMED if args.video else 0
+        yield evaluator.Evaluator(directory, Path(folder), pool, trackers, args.episodes, filmed)

@@ -1,0 +1,158 @@
+"""Plays what is left to play of a checkpoint, and keeps its results."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.commands.evaluate import checkpoints, record
+from robomimic_ddp.commands.evaluate.checkpoints import Checkpoint
+from robomimic_ddp.commands.evaluate.workers import Pool, Task
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.terminal import say
+
+_PROGRESS_SECONDS = 30.0
+
+
+class Evaluator:
+    """Evaluates checkpoints of `run` on `pool`. folder: for copies of them; episodes: of each
+    environment, None for the config's; filmed: how many of them are filmed.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        folder: Path,
+        pool: Pool,
+        trackers: record.Trackers,
+        episodes: int | None,
+        filmed: int,
+    ) -> None:
+        self.run, self.folder, self.pool, self.trackers = run, folder, pool, trackers
+        self.episodes, self.filmed = episodes, filmed
+        self.unseeded: set[str] = set()
+        self.done: set[tuple[int, str]] = set()
+        """Epochs and weights: several files may have the same."""
+
+    def evaluate(self, path: Path) -> list[dict[str, Any]]:
+        """Return the results of the checkpoint's environments, which are also recorded and logged;
+        none where this process has evaluated the same weights. Raises CheckpointError, DataError.
+        """
+        copy, checkpoint = checkpoints.copied(self.run, path, self.folder)
+        same = (checkpoint.epoch, checkpoint.weights)
+        try:
+            if same in self.done:
+                return []
+            played, lost = self._play(copy, checkpoint)
+            results = self._results(checkpoint, played, lost)
+            record.link_best(self.run, checkpoint, copy)
+        finally:
+            copy.unlink(missing_ok=True)
+        self.done.add(same)
+        self.trackers.log(checkpoint, results)
+        return results
+
+    def _play(self, copy: Path, checkpoint: Checkpoint) -> tuple[dict, dict]:
+        """Play the episodes that the record lacks; return the records of all by (environment,
+        episode), and why others were left out.
+        """
+        played = self._recorded(checkpoint)
+        tasks = list(self._tasks(copy, checkpoint, played))
+        known, lost, shown = len(played), {}, time.monotonic()
+        if known and tasks:
+            say(f"{checkpoint.shown}: {known} episode(s) are in {evaluation.FILE_NAME} already")
+        for task, answer in self.pool.play(tasks):
+            key = (task.message["env"], task.message["episode"])
+            if "lost" in answer:
+                lost[key] = answer["lost"]
+                say(f"warning: {task} is left out: {answer['lost']}", file=sys.stderr)
+                continue
+            self._say_unseeded(task, answer)
+            played[key] = self._append(checkpoint, *key, answer["log"])
+            if time.monotonic() - shown > _PROGRESS_SECONDS:
+                shown = time.monotonic()
+                say(f"{checkpoint.shown}: {len(played)} of {known + len(tasks)} episodes")
+        return played, lost
+
+    def _recorded(self, checkpoint: Checkpoint) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return the episodes of this checkpoint that were played before, those asked for only."""
+        same, count = (checkpoint.epoch, checkpoint.weights), self._count(checkpoint)
+        return {
+            (line["env"], line["episode"]): line
+            for line in evaluation.read(self.run)
+            if line["kind"] == "episode"
+            and (line["epoch"], line["weights"]) == same
+            and line["episode"] < count
+        }
+
+    def _count(self, checkpoint: Checkpoint) -> int:
+        return self.episodes or max(1, checkpoint.number("experiment.rollout.n", 50))
+
+    def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Any:
+        """Yield the episodes that are left to play."""
+        for environment in checkpoint.environments:
+            common = {
+                **asdict(environment),
+                "env": environment.name,
+                "checkpoint": str(copy),
+                "seed": checkpoint.number("train.seed", 1),
+                "epoch": checkpoint.epoch,
+                "offscreen": self.filmed > 0,
+            }
+            for episode in range(self._count(checkpoint)):
+                if (environment.name, episode) not in played:
+                    video = None
+                    if episode < self.filmed:
+                        name = f"{copy.stem}_{environment.name}_{episode}.mp4"
+                        video = str(self.run / "videos" / "evaluation" / name)
+                    yield Task({**common, "episode": episode, "video": video})
+
+    def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
+        line = {"kind": "episode", "epoch": checkpoint.epoch, "weights": checkpoint.weights}
+        line |= {"env": env, "episode": episode, "log": log}
+        self._write(line)
+        return line
+
+    def _results(self, checkpoint: Checkpoint, played: dict, lost: dict) -> list[dict[str, Any]]:
+        results = []
+        for environment in checkpoint.environments:
+            name = environment.name
+            lines = [played[key] for key in sorted(played) if key[0] == name]
+            missing = sorted(episode for env, episode in lost if env == name)
+            if not lines:
+                raise DataError(
+                    f"{checkpoint.shown}: no episode of {name} could be played, the last because "
+                    f"{lost[name, missing[-1]]}. {self.pool.log.name} has what was printed."
+                )
+            result = {
+                **evaluation.result(lines),
+                "checkpoint": checkpoint.shown,
+                "lost": missing,
+            }
+            if environment is checkpoint.environments[-1]:  # then all of them are recorded
+                result["file"] = list(checkpoint.file)
+            self._write(result)
+            results.append(result)
+        return results
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            evaluation.append(self.run, line)
+        except OSError as error:
+            raise DataError(
+                f"{self.run / evaluation.FILE_NAME} cannot be written: {error}. Free disk space "
+                "and run the command again: it plays what is not in that file."
+            ) from error
+
+    def _say_unseeded(self, task: Task, answer: dict[str, Any]) -> None:
+        env = task.message["env"]
+        if answer.get("unseeded") and env not in self.unseeded:
+            self.unseeded.add(env)
+            say(
+                f"note: the simulator of {env} cannot be seeded: an episode begins at another "
+                "place each time, so the same checkpoint may have another success the next time",
+            )

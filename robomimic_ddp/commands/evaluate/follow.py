@@ -1,0 +1,130 @@
+"""New checkpoints of a run, as training writes them, until it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from robomimic_ddp import files
+from robomimic_ddp.checkpoint import lock
+from robomimic_ddp.commands.evaluate import checkpoints
+from robomimic_ddp.errors import CheckpointError, DataError
+from robomimic_ddp.monitoring import evaluation, heartbeat, run_summary
+from robomimic_ddp.terminal import say
+
+_SILENT_SECONDS = 60.0
+"""A run without a lock whose heartbeats are older has ended; torchrun's restarts take less."""
+
+Signature = tuple[str, int, int]
+
+
+class Follower:
+    """The checkpoints of `run` that were not evaluated with as many `episodes` (None: with any
+    number), the newest first.
+    """
+
+    def __init__(self, run: Path, episodes: int | None, poll: float = 5.0) -> None:
+        self.run, self.poll = run, poll
+        complete = [
+            line
+            for line in evaluation.results(run)
+            if "file" in line and line["episodes"] + len(line["lost"]) >= (episodes or 0)
+        ]
+        self.weights = {(line["epoch"], line["weights"]) for line in complete}
+        """Epochs and weights that were evaluated before."""
+        self.done: set[Signature] = {tuple(line["file"]) for line in complete}
+        self.early: set[Signature] = set()
+        """Of last.pth, after epochs without rollouts."""
+        self.unreadable: dict[Signature, str] = {}
+        self.last_epoch_seen = False
+
+    def paths(self) -> Iterator[Path]:
+        """Yield each file; one that `failed` to be read comes again when it has changed. Waits
+        while training continues.
+        """
+        while True:
+            has_ended = self._has_ended()
+            path = self._next(has_ended)
+            if path is not None:
+                yield path
+            elif has_ended:
+                self._leave_out(list(self.unreadable))
+                return
+            else:
+                time.sleep(self.poll)
+
+    def failed(self, path: Path, error: CheckpointError) -> None:
+        """Note that a checkpoint could not be read: it may be incomplete still."""
+        try:
+            self.done.discard(checkpoints.signature(self.run, path))
+            self.unreadable[checkpoints.signature(self.run, path)] = str(error)
+        except OSError:
+            pass  # it has vanished
+
+    def _next(self, has_ended: bool) -> Path | None:
+        for path in checkpoints.of_run(self.run):
+            try:
+                signature = checkpoints.signature(self.run, path)
+            except OSError:
+                continue
+            if signature in self.unreadable:  # it has not changed meanwhile
+                self._leave_out([signature])
+            if signature in self.done or (signature in self.early and not has_ended):
+                continue
+            if path.name == checkpoints.LAST and not self._is_due(path, signature, has_ended):
+                continue
+            self.done.add(signature)
+            return path
+        return None
+
+    def _leave_out(self, signatures: Iterable[Signature]) -> None:
+        for signature in signatures:
+            text = self.unreadable.pop(signature)
+            self.done.add(signature)
+            say(f"warning: a checkpoint is left out: {text}", file=sys.stderr)
+
+    def _is_due(self, path: Path, signature: Signature, has_ended: bool) -> bool:
+        """Return whether last.pth is of an epoch with rollouts, or of the last one."""
+        try:
+            last = checkpoints.read(signature, path, with_weights=False)
+        except CheckpointError as error:
+            self.unreadable[signature] = str(error)
+            return False
+        self.last_epoch_seen = self.last_epoch_seen or last.is_last_epoch
+        if last.is_due or last.is_last_epoch or has_ended:
+            return True
+        self.early.add(signature)
+        return False
+
+    def _has_ended(self) -> bool:
+        """Return whether training has ended: well, or because nobody trains in the folder any more.
+        Training by an unedited host has ended with its last epoch.
+        """
+        if not (self.run / run_summary.RECORD).is_file():
+            return self.last_epoch_seen
+        if not run_summary.is_incomplete(self.run):
+            return True
+        return not self._is_locked() and self._silence() > _SILENT_SECONDS
+
+    def _is_locked(self) -> bool:
+        try:
+            with files.opened(self.run / lock.NAME) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _silence(self) -> float:
+        """Return how many seconds ago a rank has last shown that it is alive."""
+        try:
+            beats = heartbeat.read(self.run)
+        except DataError:  # none
+            return math.inf
+        times = [beat["time"] for beat in beats if not beat["finished"]]
+        return time.time() - max(times, default=0.0)

@@ -1,0 +1,165 @@
+"""What an evaluation leaves in the run: its record, the best checkpoint, and the run's trackers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import files
+from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS, Checkpoint
+from robomimic_ddp.config import env
+from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.monitoring import evaluation, host_loggers
+from robomimic_ddp.terminal import print_clean
+
+HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """For the block, nobody else evaluates `run`. Raises DataError where somebody does, or where
+    nothing can be written.
+    """
+    path = run / evaluation.FILE_NAME
+    try:
+        file = files.opened_to_write(path)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written: {error}. The results are kept there: correct the "
+            "permissions of the run's folder, or free disk space."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"{run} is being evaluated by another process. Both would play the same episodes. "
+                "Wait until it has ended, or stop it; what it has played is kept."
+            ) from None
+        evaluation.drop_cut_line(run)
+        yield
+
+
+def cells(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of a result in the table."""
+    log, interval = result["log"], result["interval"]
+    rate = log.get(evaluation.SUCCESS)
+    return (
+        str(result["epoch"]),
+        str(result["env"]),
+        f"{result['episodes']}{_lost(result)}",
+        "-" if rate is None else f"{rate:.1%}",
+        "-" if not interval else f"{interval[0]:.1%} to {interval[1]:.1%}",
+        *(f"{log[name]:.4g}" if name in log else "-" for name in ("Return", "Horizon")),
+        str(result["checkpoint"]),
+    )
+
+
+def sentence(result: dict[str, Any]) -> str:
+    """Return a result in words."""
+    epoch, env, episodes, rate, interval, *numbers, _ = cells(result)
+    return (
+        f"epoch {epoch}, {env}: {rate} of {episodes} episodes succeeded ({interval}), return "
+        f"{numbers[0]}, horizon {numbers[1]}"
+    )
+
+
+def _lost(result: dict[str, Any]) -> str:
+    lost = result.get("lost")
+    return f" ({len(lost)} left out)" if lost else ""
+
+
+def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
+    """Make `best_success.pth` the checkpoint that was just evaluated, if its mean success over its
+    environments is at least that of every other one. Those with less than half as many episodes as
+    another do not count.
+    """
+    results = [line for line in evaluation.results(run) if evaluation.SUCCESS in line["log"]]
+    most = max((line["episodes"] for line in results), default=0)
+    rates: dict[str, list[float]] = {}
+    for line in results:
+        if 2 * line["episodes"] >= most:
+            rates.setdefault(line["weights"], []).append(line["log"][evaluation.SUCCESS])
+    means = {weights: sum(of) / len(of) for weights, of in rates.items()}
+    if evaluated.weights not in means or means[evaluated.weights] < max(means.values()):
+        return
+    best, source = run / BEST_SUCCESS, run / evaluated.shown
+    temporary = atomic_files.temporary_beside(best)
+    try:
+        if source.parent == run:  # last.pth, which the next epoch replaces
+            os.replace(copy, temporary)
+        else:
+            os.symlink(evaluated.shown, temporary)
+        os.replace(temporary, best)
+    except OSError as error:
+        print_clean(f"warning: {best} could not be written: {error}", file=sys.stderr)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+class Trackers:
+    """TensorBoard's and W&B's logs of the run, where its config has them."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._writer: Any = None
+        self._wandb: Any = None
+        self._failed = False
+
+    def log(self, checkpoint: Checkpoint, results: Sequence[dict[str, Any]]) -> None:
+        """Log the results at the checkpoint's epoch, as the host does for its rollouts. What cannot
+        be logged is a warning, once.
+        """
+        logging = checkpoint.config.get("experiment", {}).get("logging", {})
+        values = {
+            f"Rollout/{name}/{result['env']}": value
+            for result in results
+            for name, value in result["log"].items()
+        }
+        try:
+            if logging.get("log_tb"):
+                self._tensorboard(values, checkpoint.epoch)
+            if logging.get("log_wandb"):
+                self._to_wandb(values, checkpoint.epoch, logging.get("wandb_proj_name"))
+        except Exception as error:  # wandb raises its own kinds
+            if not self._failed:
+                text = f"warning: the results are not in the run's TensorBoard or W&B: {error}"
+                print_clean(text, file=sys.stderr)
+            self._failed = True
+
+    def _tensorboard(self, values: dict[str, float], epoch: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        if self._writer is None:
+            folder = str(self.run / "logs" / "tb")
+            self._writer = SummaryWriter(folder, filename_suffix=".evaluation")
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def _to_wandb(self, values: dict[str, float], epoch: int, project: str | None) -> None:
+        import wandb
+
+        if self._wandb is None:
+            number = files.read_text(self.run / "logs" / host_loggers.WANDB_ID, 100).strip()
+            settings = {"mode": env.wandb_mode(), "id": number, "resume": "allow"}
+            with suppress(TypeError, ValueError):  # older ones have no shared runs
+                shared = {"mode": "shared", "x_primary": False, "x_label": "evaluation"}
+                settings["settings"] = wandb.Settings(**shared) if not settings["mode"] else None
+            self._wandb = wandb.init(project=project, dir=str(self.run / "logs"), **settings)
+            self._wandb.define_metric("Rollout/*", step_metric="epoch")
+        self._wandb.log({**values, "epoch": epoch})
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._wandb is not None:
+            self._wandb.finish()

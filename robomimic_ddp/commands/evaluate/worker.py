@@ -1,0 +1,162 @@
+"""`python -m robomimic_ddp.commands.evaluate.worker DESCRIPTOR SECONDS`: plays one episode after
+another, each in answer to a message of the process that started it, and ends with it.
+
+An episode, or the set-up before it, that takes more than SECONDS ends this process, which prints
+where it was: a simulator that hangs inside its library cannot be ended in another way.
+"""
+
+from __future__ import annotations
+
+import copy
+import faulthandler
+import inspect
+import json
+import os
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+
+from robomimic_ddp.commands.ckpt import contents
+from robomimic_ddp.training import episodes
+
+_VIDEO_FPS = 20
+"""As hosts have it."""
+
+
+class Player:
+    """The policy of the newest checkpoint that was asked for, and the environments so far."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.path: str | None = None
+        self.envs: dict[str, Any] = {}
+        self.unseeded: set[str] = set()
+
+    def prepare(self, task: dict[str, Any]) -> None:
+        """Load the policy and make the environment of a task."""
+        import robomimic.utils.file_utils as FileUtils
+
+        if self.path != task["checkpoint"]:
+            self.content = contents.read(task["checkpoint"])
+            whole = self._of_dataset(0)
+            self.policy, _ = FileUtils.policy_from_checkpoint(self.device, ckpt_dict=whole)
+            self.config, _ = FileUtils.config_from_checkpoint(ckpt_dict=whole)
+            self.path = task["checkpoint"]
+        part = self._of_dataset(task["dataset"])
+        kind = (task["env"], task["env_name"], task["offscreen"], part["env_metadata"])
+        self.key = json.dumps(kind, default=str, sort_keys=True)
+        if self.key not in self.envs:
+            self.envs[self.key], _ = FileUtils.env_from_checkpoint(
+                ckpt_dict=part, env_name=task["env_name"], render_offscreen=task["offscreen"]
+            )
+            if not self._can_be_seeded(task):
+                self.unseeded.add(self.key)
+
+    def _of_dataset(self, number: int) -> dict[str, Any]:
+        """Return the checkpoint with the metadata of one dataset."""
+        parts = {}
+        for name in ("env_metadata", "shape_metadata"):
+            value = self.content[name]
+            value = value[min(number, len(value) - 1)] if isinstance(value, list) else value
+            parts[name] = copy.deepcopy(value)
+        return {**self.content, **parts}
+
+    def _can_be_seeded(self, task: dict[str, Any]) -> bool:
+        """Return whether the environment begins an episode at the same place again."""
+        first, second = (self._begin(task) for _ in range(2))
+        return all(np.array_equal(np.asarray(first[key]), np.asarray(second[key])) for key in first)
+
+    def _begin(self, task: dict[str, Any]) -> dict[str, Any]:
+        with self._seeded(task):
+            return copy.deepcopy(self.envs[self.key].reset())
+
+    def _seeded(self, task: dict[str, Any]) -> Any:
+        streams = episodes.streams(task["seed"], task["epoch"])
+        return episodes.seeded(self.envs[self.key], [task["episode"]], streams, task["number"])
+
+    def play(self, task: dict[str, Any]) -> dict[str, float]:
+        """Return the host's log of the episode."""
+        import robomimic.utils.train_utils as TrainUtils
+
+        rollout = self.config.experiment.rollout
+        video = _video_writer(task["video"])
+        settings = {
+            "policy": self.policy,
+            "env": self.envs[self.key],
+            "horizon": rollout.horizon,
+            "use_goals": self.config.use_goals,
+            "render": False,
+            "video_writer": video,
+            "video_skip": self.config.experiment.get("video_skip", 5),
+            "terminate_on_success": rollout.terminate_on_success,
+        }
+        accepted = inspect.signature(TrainUtils.run_rollout).parameters
+        try:
+            with self._seeded(task):
+                log = TrainUtils.run_rollout(
+                    **{name: value for name, value in settings.items() if name in accepted}
+                )
+        finally:
+            if video is not None:
+                video.close()
+        log = log[0] if isinstance(log, tuple) else log
+        return {name: float(value) for name, value in log.items() if np.ndim(value) == 0}
+
+
+def _video_writer(path: str | None) -> Any:
+    if path is None:
+        return None
+    import imageio
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return imageio.get_writer(path, fps=_VIDEO_FPS)
+
+
+def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return the answer to a task: its log, or why there is none, and at which stage."""
+    stage = "setup"
+    try:
+        import robomimic.utils.file_utils  # noqa: F401  (a shared disk may take minutes)
+        import robomimic.utils.train_utils  # noqa: F401
+
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        player.prepare(task)
+        stage = "episode"
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        log = player.play(task)
+        return {"log": log, "unseeded": player.key in player.unseeded}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": stage, "text": f"{type(error).__name__}: {error}"}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def main() -> None:
+    """Answer each message until the other end is closed."""
+    connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])
+    tasks: SimpleQueue = SimpleQueue()
+
+    def receive() -> None:
+        try:
+            while True:
+                tasks.put(json.loads(connection.recv_bytes()))
+        except (EOFError, OSError):
+            os._exit(0)  # nobody waits for the episode that is played now
+
+    threading.Thread(target=receive, daemon=True).start()
+    torch.set_num_threads(1)  # else the number of workers would change the rounding
+    player = Player()
+    while True:
+        connection.send_bytes(json.dumps(reply(player, tasks.get(), seconds)).encode())
+
+
+if __name__ == "__main__":
+    main()

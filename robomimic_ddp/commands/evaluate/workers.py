@@ -1,0 +1,172 @@
+"""The processes that play episodes, each with its environment and policy, and their faults."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Pipe, wait
+from typing import IO, Any
+
+from robomimic_ddp.config import env
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import say
+
+_MOST_TRIES = 2
+"""How often an episode is begun whose process was killed or ended by the time limit."""
+_MOST_DEATHS = 4
+"""Processes that end one after another without an answer."""
+_LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
+_DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
+
+
+@dataclass
+class Task:
+    """An episode to play. message: what the worker is given."""
+
+    message: dict[str, Any]
+    tries: int = 0
+
+    def __str__(self) -> str:
+        return f"episode {self.message['episode']} of {self.message['env']}"
+
+
+class Worker:
+    """A process; `task` is what it plays, since the time `began`."""
+
+    def __init__(self, number: int, gpu: str, log: IO[bytes], seconds: float) -> None:
+        self.number, self.gpu = number, gpu
+        self.connection, other = Pipe()
+        words = ["-m", "robomimic_ddp.commands.evaluate.worker", other.fileno(), seconds]
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env.simulator_environment(gpu),
+            pass_fds=[other.fileno()],
+            start_new_session=True,
+        )
+        other.close()
+        self.task: Task | None = None
+        self.began = 0.0
+
+    def begin(self, task: Task) -> None:
+        """Have it play `task`. A process that has ended is seen when its answer is read."""
+        self.task, self.began = task, time.monotonic()
+        task.tries += 1
+        with suppress(OSError):
+            self.connection.send_bytes(json.dumps(task.message).encode())
+
+    def end(self) -> int:
+        """Kill the process, if it still runs, and return its exit code."""
+        self.process.kill()
+        self.connection.close()
+        return self.process.wait()
+
+
+class Pool:
+    """Plays tasks on `count` workers, which take turns on `gpus` (values of CUDA_VISIBLE_DEVICES;
+    empty: on the CPU). seconds: the time limit of an episode.
+    """
+
+    def __init__(self, count: int, gpus: Sequence[str], log: IO[bytes], seconds: float) -> None:
+        self.gpus, self.log, self.seconds = list(gpus) or [""], log, seconds
+        self.count, self.workers, self.deaths = count, [], 0
+
+    def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        """Yield each task with its answer: "log", or why it was "lost". Raises DataError where no
+        worker can play.
+        """
+        waiting = deque(tasks)
+        while waiting or any(worker.task for worker in self.workers):
+            self._start(min(self.count, len(waiting)))
+            for worker in self.workers:
+                if worker.task is None and waiting:
+                    worker.begin(waiting.popleft())
+            busy = [worker for worker in self.workers if worker.task]
+            ready = wait([worker.connection for worker in busy], _LOOK_SECONDS)
+            for worker in busy:
+                task = worker.task
+                late = time.monotonic() - worker.began > 2 * self.seconds + _SPARE_SECONDS
+                if worker.connection not in ready and not late:
+                    continue
+                answer = self._answer(worker)
+                if answer is not None:
+                    yield task, answer
+                else:
+                    waiting.appendleft(task)
+
+    def _start(self, count: int) -> None:
+        while len(self.workers) < count:
+            numbers = {worker.number for worker in self.workers}
+            number = next(n for n in range(count) if n not in numbers)
+            gpu = self.gpus[number % len(self.gpus)]
+            self.workers.append(Worker(number, gpu, self.log, self.seconds))
+
+    def _answer(self, worker: Worker) -> dict[str, Any] | None:
+        """Return a worker's answer; None where its task is to be played again."""
+        task, worker.task = worker.task, None
+        try:
+            answer = json.loads(worker.connection.recv_bytes()) if worker.connection.poll() else {}
+        except (EOFError, OSError):
+            answer = {}
+        if not answer:
+            return self._died(worker, task)
+        self.deaths = 0
+        if answer.get("failed") == "setup":
+            raise DataError(
+                f"{task} cannot begin: {answer['text']}.{_hint(answer['text'])} "
+                f"{self.log.name} has the traceback."
+            )
+        if "failed" in answer:
+            answer["lost"] = answer["text"]
+        return answer
+
+    def _died(self, worker: Worker, task: Task) -> dict[str, Any] | None:
+        seconds = time.monotonic() - worker.began
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(1.0)
+        is_late = worker.process.returncode is None
+        code = worker.end()
+        self.workers.remove(worker)
+        self.deaths += 1
+        if is_late or (code == 1 and seconds >= self.seconds):
+            reason = f"it took more than the {self.seconds:g} s of --episode-seconds"
+        elif code < 0:
+            reason = f"its process was ended by {signal.Signals(-code).name}"
+        else:
+            reason = f"its process ended with exit code {code}"
+        if code == -signal.SIGKILL and not is_late:
+            reason += ", as a machine out of memory does"
+            self.count = max(1, self.count - 1)
+        if self.deaths >= _MOST_DEATHS:
+            raise DataError(
+                f"{self.deaths} processes have ended without an episode, the last in {task}: "
+                f"{reason}. {self.log.name} has what they printed."
+            )
+        if task.tries >= _MOST_TRIES:
+            return {"lost": reason}
+        say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
+        return None
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()
+
+
+def _hint(text: str) -> str:
+    if not any(word in text.lower() for word in _DISPLAY_WORDS):
+        return ""
+    return (
+        " Without a display, set MUJOCO_GL=egl (a GPU, or Mesa's EGL) or MUJOCO_GL=osmesa (the "
+        "system's OSMesa library)."
+    )

@@ -1,0 +1,67 @@
+"""`launch --evaluate`: follows the run of this node's main rank with `robomimic-ddp evaluate`."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from robomimic_ddp.config import env
+from robomimic_ddp.terminal import print_clean
+
+_LOOK_SECONDS, _STOP_SECONDS = 1.0, 60.0
+
+
+class Evaluation:
+    """Starts the command, with the arguments `words`, as soon as the main rank has left the folder
+    of its run beside `note`; without `words`, never. It has a lower priority than training.
+    """
+
+    def __init__(self, note: Path, words: str) -> None:
+        self.note, self.words = note.with_name(env.RUN_NOTE), shlex.split(words)
+        self.process: subprocess.Popen | None = None
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        if words:
+            self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(_LOOK_SECONDS) and self.process is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        directory = self.note.read_text(encoding="utf-8") if self.note.exists() else ""
+        if directory:
+            self.arguments = ["evaluate", directory, "--follow", *self.words]
+            command = ["nice", sys.executable, "-m", "robomimic_ddp", *self.arguments]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def end(self, waits: bool) -> None:
+        """End the watch when training has ended; `waits`: for the last results, else stop it."""
+        if not self.words:
+            return
+        self.ended.set()
+        self.thread.join()
+        if self.process is None and waits:
+            self._begin()  # training was shorter than a look
+        if self.process is None:
+            return
+        try:
+            if waits:
+                print_clean("launch: waiting for the last results of the evaluation")
+                self.process.wait()
+        finally:
+            if self.process.poll() is None:
+                self.process.terminate()
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            if self.process.wait() != 0:
+                print_clean(
+                    "launch: results of the evaluation are missing; play what is left with:\n"
+                    f"  robomimic-ddp {shlex.join(self.arguments)}",
+                    file=sys.stderr,
+                )

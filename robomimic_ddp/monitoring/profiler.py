@@ -1,0 +1,179 @@
+"""`ddp.profile=N`: torch's profiler over N steps of each rank, and a line on what limits them.
+
+The trace is in the run directory, `profile/rank0.pt.trace.json.gz`, for https://ui.perfetto.dev and
+TensorBoard.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from robomimic_ddp.distributed import atomic_files, group
+from robomimic_ddp.monitoring.step_hooks import StepHook
+from robomimic_ddp.monitoring.throughput import exposed_communication
+
+FOLDER = "profile"
+_SETTLING_STEPS = 10
+"""Steps before the profiled ones: first ones compile, choose kernels and fill caches."""
+_MUCH = 0.1
+"""Share of a step from which on waiting is what to mend first."""
+_BUSY = 0.8
+"""Share of time in which a busy device is what limits a step."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the profiled steps of a rank were spent on. busy: share of time in which its GPU
+    computed, or its CPU cores, `cores` of them; data, gradients: shares of waiting.
+    """
+
+    steps: int
+    seconds: float
+    busy: float
+    data: float
+    gradients: float
+    on_gpu: bool
+    cores: int
+
+    def advice(self) -> str:
+        """What to try first."""
+        if self.data >= _MUCH:
+            return "data is late: ddp.workers=auto, `robomimic-ddp prepare-data`, a local disk"
+        if self.gradients >= _MUCH:
+            return "gradients are late: ddp.comm=bf16, ddp.accumulate, a larger batch"
+        if self.busy >= _BUSY:
+            device = "the GPU" if self.on_gpu else "the CPU"
+            more = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
+            return f"{device} limits the step: {more}"
+        if self.on_gpu:
+            return "launching limits the step: ddp.compile=reduce-overhead, a larger batch"
+        return "cores are idle: fewer ranks, or a larger batch"
+
+
+def line(profiles: list[Profile]) -> str:
+    """The line for the user: of the ranks' means, and the worst share of waiting for data."""
+    first, count = profiles[0], len(profiles)
+    mean = Profile(
+        first.steps,
+        max(profile.seconds for profile in profiles),
+        sum(profile.busy for profile in profiles) / count,
+        max(profile.data for profile in profiles),
+        sum(profile.gradients for profile in profiles) / count,
+        first.on_gpu,
+        first.cores,
+    )
+    device = "GPU" if mean.on_gpu else f"{mean.cores} CPU core(s) of a rank"
+    return (
+        f"profile of {mean.steps} steps of {1000 * mean.seconds / mean.steps:.3g} ms: {device} "
+        f"busy {mean.busy:.0%}, waiting for data {mean.data:.0%}, for gradients "
+        f"{mean.gradients:.0%}; {mean.advice()}"
+    )
+
+
+class Profiler(StepHook):
+    """Profiles `steps` steps of one train epoch. `folder`: where traces are written; `cores`: of
+    this rank.
+    """
+
+    place = "profile"
+
+    def __init__(
+        self, steps: int, folder: Path, cores: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.steps, self.folder, self.cores, self._clock = steps, folder, cores, clock
+        self._done = 0
+        self._profiler: Any = None
+        self._began = self._cpu = self._last = self._waited = 0.0
+        self._busy = 0.0
+        self._measured: tuple[float, float, float] | None = None
+
+    def batch(self, batch: Any) -> None:
+        self._waited += self._clock() - self._last
+
+    def after_step(self) -> None:
+        self._done += 1
+        if self._done == _SETTLING_STEPS:
+            self._start()
+        elif self._profiler is not None:
+            is_last = self._done == _SETTLING_STEPS + self.steps
+            if is_last:
+                seconds = self._clock() - self._began
+                self._measured = seconds, time.process_time() - self._cpu, self._waited
+            self._profiler.step()
+            if is_last:
+                self._stop()
+        self._last = self._clock()
+
+    def _start(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():
+            activities.append(ProfilerActivity.CUDA)
+        schedule = torch.profiler.schedule(wait=0, warmup=0, active=self.steps, repeat=1)
+        self._profiler = torch.profiler.profile(
+            activities=activities, schedule=schedule, on_trace_ready=self._write
+        )
+        self._profiler.start()
+        self._began, self._cpu, self._waited = self._clock(), time.process_time(), 0.0
+
+    def _write(self, profiler: Any) -> None:
+        """Write the trace, and sum up the time in which the GPU computed."""
+        if self._measured is None:  # the epoch has ended too early
+            return
+        spans = (
+            (event.time_range.start, event.time_range.end)
+            for event in profiler.events()
+            if event.device_type == DeviceType.CUDA
+        )
+        self._busy = covered(spans) / 1e6
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"rank{group.rank()}.pt.trace.json.gz"
+        with tempfile.TemporaryDirectory() as own:
+            plain = Path(own) / "trace.json"
+            profiler.export_chrome_trace(str(plain))
+            with atomic_files.atomic_open(path, "wb") as file, plain.open("rb") as trace:
+                with gzip.GzipFile(fileobj=file, mode="wb") as packed:
+                    shutil.copyfileobj(trace, packed)
+
+    def _stop(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+        self._profiler = None
+
+    def finish(self, reducers: Iterable) -> str:
+        """Collective, after the epoch's last step: the line on the profiled steps."""
+        self._stop()
+        own = None
+        if self._measured is not None:
+            seconds, cpu, waited = self._measured
+            on_gpu = torch.cuda.is_initialized()
+            busy = self._busy if on_gpu else cpu / self.cores
+            gradients = self.steps * (exposed_communication(reducers) or 0.0)
+            shares = [min(1.0, part / seconds) for part in (busy, waited, gradients)]
+            own = Profile(self.steps, seconds, *shares, on_gpu, self.cores)
+        profiles = group.gather_objects(own)
+        if None in profiles:
+            return (
+                f"ddp.profile={self.steps}: nothing was profiled, since the epoch had "
+                f"{self._done} step(s); expected {_SETTLING_STEPS} to settle and {self.steps} more"
+            )
+        return f"{line(profiles)}\nIts traces are in {self.folder}, for https://ui.perfetto.dev"
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of (start, end) `spans`."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

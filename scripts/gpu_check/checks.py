@@ -1,0 +1,86 @@
+"""What checks are, and how two trained policies are compared."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from scripts.gpu_check.machine import Failed, Machine, Trained
+from tests.runs import epoch_logs, flat, load
+
+NEAR, ROUNDED, OTHER = 0.01, 0.3, 0.7
+"""Distances (`distance`) of policies that were trained in another order of sums, in 16 bits, and by
+other gradients. The check `controls` shows each time that they tell these apart.
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """`run` returns a finding, or raises Failed. needs: modules without which it is skipped."""
+
+    name: str
+    run: Callable[[Machine], str]
+    gpus: int
+    needs: tuple[str, ...]
+
+    def lacking(self) -> list[str]:
+        """The modules that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+CHECKS: list[Check] = []
+"""In the order in which they run, the strongest evidence first."""
+
+
+def check(gpus: int = 1, needs: tuple[str, ...] = ("robomimic",)) -> Callable:
+    """Registers a check for machines with `gpus` GPUs or more."""
+
+    def register(function: Callable[[Machine], str]) -> Callable:
+        CHECKS.append(Check(function.__name__, function, gpus, needs))
+        return function
+
+    return register
+
+
+def moments(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The optimizers' first moments: sums over all steps of what the gradients were."""
+    leaves = flat(load(checkpoint)["model"]["optimizers"])
+    return {name: value.double() for name, value in leaves if name.endswith("/exp_avg")}
+
+
+def distance(one: Path, two: Path) -> float:
+    """The difference of two checkpoints' first moments, relative to the first one's: 0 for equal
+    gradients in all steps, about 1.4 for unrelated ones.
+    """
+    first, second = moments(one), moments(two)
+    if set(first) != set(second) or not first:
+        raise Failed("the checkpoints have moments of other parameters")
+    apart = sum(float((first[name] - second[name]).square().sum()) for name in first)
+    return (apart / sum(float(value.square().sum()) for value in first.values())) ** 0.5
+
+
+def loss_of(trained: Trained) -> float:
+    """The last epoch's train loss, as the host has logged it."""
+    return max(
+        (epoch, log["Loss"])
+        for (kind, epoch), log in epoch_logs(trained.directory).items()
+        if kind == "Train"
+    )[1]
+
+
+def near(one: Trained, two: Trained, bound: float = NEAR, what: str = "they") -> float:
+    """Their distance. Raises Failed, which begins with `what`, where it, or the relative difference
+    of their losses, is beyond the bound.
+    """
+    apart = distance(one.checkpoint, two.checkpoint)
+    losses = loss_of(one), loss_of(two)
+    if not apart <= bound or abs(losses[0] - losses[1]) > bound * abs(losses[0]):
+        raise Failed(
+            f"{what}: moments differ by {apart:.2g} of their size, losses are {losses[0]:.6g} and "
+            f"{losses[1]:.6g}; expected at most {bound:g}"
+        )
+    return apart

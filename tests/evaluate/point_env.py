@@ -1,0 +1,119 @@
+"""A point near which a policy must stay, as a simulator that a host has added.
+
+The variable POINT_FAULT plants a fault in the first step of an episode: KIND:FILE, once, by whoever
+makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import robomimic.envs.env_base as EnvBases
+
+from tests.datasets import CAMERA
+
+ADDED = """
+
+def get_env_class(env_meta=None, env_type=None, env=None):
+    from tests.evaluate.point_env import PointEnv
+
+    return PointEnv
+"""
+"""What a host's env_utils.py gets."""
+
+
+def add_to(package: Path) -> None:
+    """Have the host in the folder `package` simulate the point."""
+    with open(package / "utils" / "env_utils.py", "a") as file:
+        file.write(ADDED)
+
+
+class PointEnv(EnvBases.EnvBase):
+    """Observations and actions as in tests/datasets.py; 6 steps."""
+
+    def __init__(self, env_name: str, use_image_obs: bool = False, **_: Any) -> None:
+        self.env_name, self.sees = env_name, use_image_obs
+        kind, _, file = os.environ.get("POINT_FAULT", "").partition(":")
+        self.fault, self.file = kind, file
+        self.resets = 0
+        self.reset()
+
+    def reset(self) -> dict[str, np.ndarray]:
+        self.resets += 1
+        self.place = 0.6 * np.random.standard_normal(3)
+        if self.fault == "unseeded":
+            self.place = self.place + self.resets
+        self.steps = 0
+        return self.get_observation()
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, dict]:
+        self.place = self.place + 0.3 * np.asarray(action)[:3]
+        self.steps += 1
+        if self.steps == 1 and self.fault:
+            self._plant()
+        return self.get_observation(), self.get_reward(), self.is_done(), {}
+
+    def _plant(self) -> None:
+        if self.file:
+            try:
+                os.close(os.open(self.file, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+        if self.fault == "hang":
+            threading.Event().wait()
+        elif self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.fault == "raise":
+            raise ValueError("planted in an episode")
+
+    def get_observation(self, obs: Any = None) -> dict[str, np.ndarray]:
+        state = {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
+        return {**state, CAMERA: np.zeros((32, 32, 3), np.uint8)} if self.sees else state
+
+    def get_reward(self) -> float:
+        return -float(np.linalg.norm(self.place))
+
+    def is_done(self) -> bool:
+        return self.steps >= 6
+
+    def is_success(self) -> dict[str, bool]:
+        return {"task": bool(np.linalg.norm(self.place) < 0.8)}
+
+    def render(self, mode: str = "human", height: int = 8, width: int = 8, **_: Any) -> np.ndarray:
+        return np.full((height, width, 3), self.steps, np.uint8)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"env_name": self.env_name, "type": self.type, "env_kwargs": {}}
+
+    @property
+    def action_dimension(self) -> int:
+        return 4
+
+    @property
+    def name(self) -> str:
+        return self.env_name
+
+    @property
+    def type(self) -> int:
+        return EnvBases.EnvType.GYM_TYPE
+
+    @property
+    def version(self) -> str:
+        return "1"
+
+    @property
+    def rollout_exceptions(self) -> tuple:
+        return ()
+
+    @property
+    def base_env(self) -> PointEnv:
+        return self
+
+
+# The host's interface has methods that no rollout calls.
+PointEnv.__abstractmethods__ = frozenset()

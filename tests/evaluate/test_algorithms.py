@@ -1,0 +1,71 @@
+"""A worker acts with checkpoints of every algorithm that acts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.commands.evaluate import checkpoints
+from robomimic_ddp.commands.evaluate.worker import Player, reply
+from tests.configs import VARIANTS, make_config, merged, uses_images
+from tests.evaluate.point_env import PointEnv
+from tests.tiers import slow_but
+
+PLANNERS = ("gl", "gl_vae")
+"""They plan, and have no policy."""
+FAST = ("bc", "bc_rnn_gmm", "diffusion_policy", "diffusion_policy_images", "hbc")
+
+
+def save(folder: Path, variant: str, dataset: Path) -> Path:
+    """An untrained checkpoint, as the host's train script makes it."""
+    import robomimic.utils.file_utils as FileUtils
+    import robomimic.utils.obs_utils as ObsUtils
+    import robomimic.utils.train_utils as TrainUtils
+    import torch
+    from robomimic.algo import algo_factory
+    from robomimic.config import config_factory
+
+    plain = make_config(variant, dataset, folder, {"experiment": {"rollout": {"horizon": 3}}})
+    config = config_factory(plain["algo_name"])
+    with config.values_unlocked():
+        config.update(merged(plain, {"train": {"num_epochs": 2}}))
+        for part in (
+            config.algo,
+            *(config.algo[k] for k in ("planner", "actor") if k in config.algo),
+        ):
+            for net in part.get("optim_params", {}).values():
+                net["num_train_batches"], net["num_epochs"] = 3, 2
+    ObsUtils.initialize_obs_utils_with_config(config)
+    shapes = FileUtils.get_shape_metadata_from_dataset(
+        dataset_config={"path": str(dataset)},
+        action_keys=config.train.action_keys,
+        all_obs_keys=config.all_obs_keys,
+    )
+    meta = FileUtils.get_env_metadata_from_dataset(str(dataset))
+    sizes = (shapes["all_shapes"], shapes["ac_dim"], torch.device("cpu"))
+    model = algo_factory(config.algo_name, config, *sizes)
+    path = folder / "model_epoch_1.pth"
+    TrainUtils.save_model(model, config, meta, shapes, str(path), {"epoch": 1})
+    return path
+
+
+@pytest.mark.parametrize(
+    "variant", slow_but(FAST, [name for name in VARIANTS if name not in PLANNERS])
+)
+def test_a_policy_acts(
+    variant: str,
+    tmp_path: Path,
+    low_dim_dataset: Path,
+    image_dataset: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import robomimic.utils.env_utils as EnvUtils
+
+    monkeypatch.setattr(EnvUtils, "get_env_class", lambda **_: PointEnv)
+    path = save(tmp_path, variant, image_dataset if uses_images(variant) else low_dim_dataset)
+    (environment,) = checkpoints.read(("a", 1, 1), path).environments
+    task = {"dataset": 0, "env_name": None, "env": environment.name, "number": 0, "video": None}
+    task |= {"checkpoint": str(path), "episode": 0, "epoch": 1, "seed": 7, "offscreen": False}
+    answer = reply(Player(), task, 600.0)
+    assert answer["unseeded"] is False and 1 <= answer["log"]["Horizon"] <= 3, answer

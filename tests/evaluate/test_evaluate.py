@@ -1,0 +1,143 @@
+"""`robomimic-ddp evaluate` on given checkpoints: real processes, a host with a small simulator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from robomimic_ddp.monitoring import evaluation, history
+from tests.evaluate.conftest import EPISODES, Job
+from tests.hosts import environment, require_clean
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+NAMES = ("Success_Rate", "Return", "Horizon")
+SOON_SECONDS = 120.0
+
+
+def of_training(run: Path) -> dict[int, list[float]]:
+    """Epoch -> the statistics of the rollouts during training, split over two ranks."""
+    lines = [line for line in history.read(run) if line["phase"] == "rollout"]
+    return {line["epoch"]: [line["log"][name] for name in NAMES] for line in lines}
+
+
+def of_evaluation(run: Path) -> dict[int, list[float]]:
+    results = evaluation.results(run)
+    return {result["epoch"]: [result["log"][name] for name in NAMES] for result in results}
+
+
+def episodes(run: Path) -> dict[tuple[int, int], dict]:
+    """(epoch, episode) -> log. Fails where an episode is in the record twice."""
+    lines = [line for line in evaluation.read(run) if line["kind"] == "episode"]
+    found = {(line["epoch"], line["episode"]): line["log"] for line in lines}
+    assert len(found) == len(lines), "an episode is in the record twice"
+    return found
+
+
+def require_of_training(run: Path, epochs: tuple[int, ...]) -> None:
+    expected = of_training(run)
+    found = of_evaluation(run)
+    assert found == {epoch: pytest.approx(expected[epoch], rel=1e-5) for epoch in epochs}
+    assert sorted(episodes(run)) == [(epoch, n) for epoch in epochs for n in range(EPISODES)]
+
+
+def test_any_number_of_workers_and_any_host_play_the_episodes_of_training(
+    job: Job, plain: Job
+) -> None:
+    one = plain.evaluate("--checkpoints", "all", "--workers", 1)
+    require_clean(one)
+    require_of_training(job.run, (1, 2))
+    first = episodes(job.run)
+    assert len({log["Return"] for log in first.values()}) == 2 * EPISODES
+    (job.run / evaluation.FILE_NAME).unlink()
+    two = job.evaluate("--checkpoints", "all", "--workers", 2)
+    require_clean(two)
+    assert episodes(job.run) == first
+    head, *rows = two.stdout.splitlines()[-3:]
+    assert (
+        head.split() == "epoch environment episodes success 95 % return horizon checkpoint".split()
+    )
+    assert [row.split()[:3] for row in rows] == [[str(e), "low_dim", str(EPISODES)] for e in (2, 1)]
+    best = job.run / "best_success.pth"
+    assert best.resolve().parent == job.run / "models"
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("hang", "took more than the 20 s of --episode-seconds; it is played again"),
+        ("kill", "ended by SIGKILL, as a machine out of memory does; it is played again"),
+    ],
+)
+def test_an_episode_whose_process_ends_is_played_again(
+    fault: str, says: str, job: Job, tmp_path: Path
+) -> None:
+    added = {"POINT_FAULT": f"{fault}:{tmp_path / 'planted'}"}
+    result = job.evaluate("--workers", 2, "--episode-seconds", 20, added=added)
+    require_clean(result)
+    assert says in " ".join(result.stderr.split()), result
+    require_of_training(job.run, (2,))
+    if fault == "hang":
+        assert "in _plant" in (job.run / "evaluation.log").read_text()
+
+
+@pytest.mark.planted_fault
+def test_an_episode_that_fails_is_left_out_and_named(job: Job, tmp_path: Path) -> None:
+    added = {"POINT_FAULT": f"raise:{tmp_path / 'planted'}"}
+    result = job.evaluate("--workers", 1, added=added)
+    assert result.returncode == 1 and not result.leftovers, result
+    assert "episode 0 of low_dim is left out: ValueError: planted in an episode" in result.stderr
+    assert "5 (1 left out)" in result.stdout
+    (line,) = evaluation.results(job.run)
+    assert line["lost"] == [0] and line["episodes"] == EPISODES - 1
+
+
+@pytest.mark.planted_fault
+def test_processes_that_all_end_are_one_error(job: Job) -> None:
+    result = job.evaluate("--workers", 2, added={"POINT_FAULT": "kill"})
+    assert result.returncode == 1 and not result.leftovers, result
+    assert "4 processes have ended without an episode" in result.stderr, result
+
+
+def test_a_simulator_that_cannot_be_seeded_is_named(job: Job) -> None:
+    result = job.evaluate("--workers", 1, "--episodes", 1, added={"POINT_FAULT": "unseeded"})
+    require_clean(result)
+    assert "the simulator of low_dim cannot be seeded" in " ".join(result.stdout.split())
+
+
+@pytest.mark.planted_fault
+def test_a_killed_evaluation_continues_and_a_second_one_refuses(job: Job, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "robomimic_ddp", "evaluate", job.run, "--workers", 2]
+    added = {"POINT_FAULT": f"hang:{tmp_path / 'planted'}"}
+    first = subprocess.Popen(
+        [*map(str, words)], env=environment(job.host, added), stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 2 * SOON_SECONDS
+        while len(evaluation.read(job.run)) < EPISODES - 1:
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        processes = psutil.Process(first.pid).children()
+        assert len(processes) == 2
+        second = job.evaluate("--workers", 1)
+        assert second.returncode == 1 and "being evaluated by another process" in second.stderr
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    gone, alive = psutil.wait_procs(processes, timeout=SOON_SECONDS)
+    assert not alive, "processes have outlived the evaluation"
+    with open(job.run / evaluation.FILE_NAME, "a") as file:
+        file.write('{"kind": "epis')  # as a full disk, or a crash, leaves it
+    result = job.evaluate("--workers", 1)
+    require_clean(result)
+    assert f"{EPISODES - 1} episode(s) are in evaluation.jsonl already" in result.stdout
+    require_of_training(job.run, (2,))
+    assert not [name for name in os.listdir(job.run) if name.startswith(".")]

@@ -1,0 +1,186 @@
+"""`robomimic-ddp evaluate --follow`: checkpoints as they come, and what plots and trackers show."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from robomimic_ddp.commands import plot
+from robomimic_ddp.commands.evaluate import checkpoints
+from robomimic_ddp.commands.evaluate import record as record_of
+from robomimic_ddp.commands.evaluate.follow import Follower
+from robomimic_ddp.commands.evaluate.record import Trackers
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.monitoring import evaluation
+from tests.evaluate.conftest import Job
+from tests.evaluate.test_pieces import CONFIG, write
+from tests.hosts import environment
+
+SOON_SECONDS = 240.0
+
+
+def names(follower: Follower) -> list[str]:
+    return [path.name for path in follower.paths()]
+
+
+def at(number: int, path: Path) -> Path:
+    os.utime(path, (number, number))
+    return path
+
+
+def test_an_ended_run_gives_its_newest_checkpoint_first_and_none_twice(tmp_path, capsys):
+    (tmp_path / "ddp.json").write_text('{"outcome": {}}')
+    for epoch in (100, 150):
+        at(epoch, write(tmp_path / f"models/e{epoch}.pth", epoch))
+    at(200, write(tmp_path / "last.pth", 151))
+    cut = write(tmp_path / "models/cut.pth")
+    cut.write_bytes(b"PK\3\4")
+    at(99, cut)
+    follower = Follower(tmp_path, None, poll=0.0)
+    found = []
+    for path in follower.paths():
+        found.append(path.name)
+        if path == cut:
+            follower.failed(path, CheckpointError("it is damaged"))
+    assert found == ["e150.pth", "e100.pth", "cut.pth", "last.pth"]
+    assert "a checkpoint is left out: it is damaged" in capsys.readouterr().err
+    size = checkpoints.signature(tmp_path, tmp_path / "models/e100.pth")
+    line = {"kind": "result", "epoch": 100, "weights": "a", "env": "lift", "episodes": 3}
+    more = {"lost": [], "file": size, "checkpoint": "a", "interval": None, "log": {}}
+    evaluation.append(tmp_path, {**line, **more})
+    assert "e100.pth" not in names(Follower(tmp_path, 3, poll=0.0))
+    assert "e100.pth" in names(Follower(tmp_path, 4, poll=0.0))
+
+
+def test_last_pth_counts_after_epochs_with_rollouts_and_the_last_one(tmp_path):
+    """A run without a ddp.json is an unedited host's."""
+    config = json.loads(json.dumps(CONFIG))
+    config["train"]["num_epochs"] = 120
+    follower = Follower(tmp_path, None, poll=0.0)
+    found = []
+    for epoch in (50, 99, 100, 101, 120):  # warmstart 60, rate 50
+        at(epoch, write(tmp_path / "last.pth", epoch, config=json.dumps(config)))
+        path = follower._next(follower._has_ended())
+        found += [] if path is None else [epoch]
+        assert follower._next(follower._has_ended()) is None
+    assert found == [100, 120] and follower._has_ended()
+
+
+def scalars(run: Path) -> dict[tuple[str, int], float]:
+    """(tag, epoch) -> value of the TensorBoard files of an evaluation."""
+    found = {}
+    for file in (run / "logs" / "tb").glob("*.evaluation"):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12 : 12 + size])
+            data = data[16 + size :]
+            found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    return found
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(500)
+def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.move(job.run / "models", kept)
+    shutil.move(job.run / "last.pth", kept)
+    (job.run / "models").mkdir()
+    record = json.loads((job.run / "ddp.json").read_text())
+    outcome = record.pop("outcome")
+    (job.run / "ddp.json").write_text(json.dumps(record))
+    words = [sys.executable, "-m", "robomimic_ddp", "evaluate", job.run, "--follow"]
+    process = subprocess.Popen(
+        [*map(str, words), "--workers", "1"],
+        env=environment(job.host),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def wait_for(epochs: set[int]) -> None:
+        deadline = time.monotonic() + SOON_SECONDS
+        while {result["epoch"] for result in evaluation.results(job.run)} != epochs:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+
+    try:
+        with open(job.run / "ddp.lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
+            (first,) = kept.glob("model_epoch_1*.pth")
+            whole = first.read_bytes()
+            (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
+            time.sleep(1.0)
+            (job.run / "models" / first.name).write_bytes(whole)
+            wait_for({1})
+            shutil.move(kept / "last.pth", job.run)
+            wait_for({1, 2})
+            (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
+        out, err = process.communicate(timeout=SOON_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert all(record_of.sentence(result) in out for result in evaluation.results(job.run))
+    assert (job.run / "best_success.pth").is_file()
+    logged = scalars(job.run)
+    for result in evaluation.results(job.run):
+        for name, value in result["log"].items():
+            tag = (f"Rollout/{name}/low_dim", result["epoch"])
+            assert logged[tag] == pytest.approx(value, rel=1e-6)
+    plot.plot([str(job.run)], str(tmp_path / "curves.png"))
+    drawn = plot._records(job.run)
+    assert [line["epoch"] for line in drawn if line["phase"] == "rollout"] == [1, 2]
+
+
+class FakeWandb:
+    """What is called of wandb."""
+
+    def __init__(self) -> None:
+        self.begun, self.logged = [], []
+
+    def init(self, **settings):
+        self.begun.append(settings)
+        return self
+
+    def Settings(self, **settings):
+        return settings
+
+    def define_metric(self, *names, **settings):
+        pass
+
+    def log(self, values):
+        self.logged.append(values)
+
+    def finish(self):
+        self.logged.append("finished")
+
+
+def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, capsys):
+    wandb = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    config = {"experiment": {"logging": {"log_wandb": True, "wandb_proj_name": "lift"}}}
+    checkpoint = SimpleNamespace(config=config, epoch=50)
+    result = {"env": "lift", "log": {"Success_Rate": 0.5}}
+    trackers = Trackers(tmp_path)
+    trackers.log(checkpoint, [result])
+    trackers.log(checkpoint, [result])
+    assert capsys.readouterr().err.count("are not in the run's TensorBoard or W&B") == 1
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "wandb_run_id").write_text("abc\n")
+    trackers.log(checkpoint, [result])
+    trackers.close()
+    (begun,) = wandb.begun
+    assert (begun["id"], begun["project"], begun["resume"]) == ("abc", "lift", "allow")
+    assert begun["settings"]["x_primary"] is False
+    assert wandb.logged == [{"Rollout/Success_Rate/lift": 0.5, "epoch": 50}, "finished"]

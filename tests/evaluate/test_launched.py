@@ -1,0 +1,78 @@
+"""`ddp.rollouts=evaluate` and `launch --evaluate`: training plays nothing, the evaluator all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS
+from robomimic_ddp.commands.launch.evaluation import Evaluation
+from robomimic_ddp.monitoring import evaluation, history
+from tests.configs import make_config, merged, write_config
+from tests.evaluate.conftest import CHANGES
+from tests.evaluate.test_evaluate import of_evaluation, of_training
+from tests.hosts import Host, python, require_clean
+from tests.runs import run_directory
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(500)
+def test_training_plays_nothing_and_the_evaluator_the_same_episodes(
+    trained: Path, point_host: Host, low_dim_dataset: Path, tmp_path: Path
+) -> None:
+    """The host would save no checkpoint of the first epoch, which has rollouts."""
+    saves = {"every_n_epochs": 2, "on_best_validation": False}
+    changes = merged(CHANGES, {"experiment": {"save": saves}})
+    config = make_config("bc", low_dim_dataset, tmp_path / "runs", changes)
+    file = write_config(tmp_path / "config.json", config)
+    words = ["--config", file, "--gpus", 2, "--lr-scaling", "none", "--evaluate"]
+    words += ["--module", "robomimic.scripts.train"]
+    result = python(point_host, "robomimic_ddp", "launch", *words, cold=True, timeout=450)
+    require_clean(result)
+    run = run_directory(tmp_path / "runs")
+    plan = " ".join(result.stdout.split())
+    assert "on the CPU, with less priority than the ranks" in plan
+    assert f"played by `robomimic-ddp evaluate {run} --follow`" in plan
+    assert "rollout" not in {line["phase"] for line in history.read(run)}
+    assert of_evaluation(run) == {
+        epoch: pytest.approx(values, rel=1e-5) for epoch, values in of_training(trained).items()
+    }
+    assert (run / "models" / "model_epoch_1.pth").is_file()
+    names = {line["checkpoint"] for line in evaluation.results(run)}
+    assert names == {"models/model_epoch_1.pth", "models/model_epoch_2.pth"}
+    assert (run / BEST_SUCCESS).exists()
+    options = json.loads((run / "ddp.json").read_text())["options"]
+    assert options["rollouts"] == "evaluate"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_evaluation_that_ends_badly_says_its_command(waits, tmp_path, capfd):
+    """Training that fails, or ends before the run has a folder, leaves no process."""
+    note = tmp_path / "resume"
+    (tmp_path / "run").write_text(str(tmp_path / "none"))
+    for words in ("--workers 1", ""):
+        beside = Evaluation(note, words)
+        if words:
+            beside._begin()
+        beside.end(waits)
+        assert beside.process is None or beside.process.returncode != 0
+    err = capfd.readouterr().err
+    assert err.count(f"robomimic-ddp evaluate {tmp_path / 'none'} --follow --workers 1") == 1
+
+
+def test_a_gpu_that_ranks_leave_free_is_the_evaluators(monkeypatch):
+    from robomimic_ddp.commands.launch import devices, torchrun
+    from robomimic_ddp.commands.launch.arguments import Settings
+    from robomimic_ddp.config import machine
+
+    monkeypatch.setattr(devices, "installed_gpus", lambda: 4)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 16)
+    monkeypatch.setattr(torchrun, "read_json", lambda *_: {})
+    settings = Settings(config="cfg.json", gpus=3, evaluate=True)
+    job = torchrun.command(settings, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert job.evaluation == ("--workers", "13", "--gpus", "3")
+    assert job.added["ROBOMIMIC_DDP_ROLLOUTS"] == "evaluate"
+    job = torchrun.command(Settings(config="cfg.json", gpus=4, evaluate=True), {})
+    assert job.evaluation == ("--workers", "12", "--gpus", "")

@@ -1,0 +1,165 @@
+"""Parts of evaluate: intervals, the record, which checkpoints, the best one, every algorithm."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from robomimic_ddp import cli
+from robomimic_ddp.commands.evaluate import checkpoints, record
+from robomimic_ddp.errors import EXIT_USAGE, CheckpointError, DataError
+from robomimic_ddp.monitoring import evaluation
+
+CONFIG = {
+    "experiment": {"rollout": {"n": 3, "rate": 50, "warmstart": 60}, "additional_envs": ["stack"]},
+    "train": {"data": [{"path": "/data/lift.hdf5"}, {"path": "x.hdf5", "eval": False}], "seed": 1},
+}
+META = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    ("successes", "episodes", "low", "high"),
+    [(9, 10, 0.5958, 0.9821), (0, 10, 0.0, 0.2775), (50, 50, 0.9287, 1.0), (1, 1, 0.2065, 1.0)],
+)
+def test_the_interval_is_wilsons(successes, episodes, low, high):
+    """Expected values of statsmodels' proportion_confint(method="wilson")."""
+    assert evaluation.wilson(successes, episodes) == pytest.approx((low, high), abs=1e-4)
+
+
+def write(path: Path, epoch: int | None = 7, weight: float = 0.0, **changes) -> Path:
+    """A host's checkpoint in small."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nets = {"policy.net.weight": torch.full((2,), weight)}
+    content = {
+        "model": {"nets": nets, "ema": None},
+        "config": json.dumps(CONFIG),
+        "env_metadata": [META, META],
+        "variable_state": None if epoch is None else {"epoch": epoch},
+    }
+    torch.save({**content, **changes}, path)
+    return path
+
+
+def read(path: Path) -> checkpoints.Checkpoint:
+    return checkpoints.read(("a.pth", 1, 1), path)
+
+
+def test_a_checkpoint_says_what_is_played(tmp_path):
+    found = read(write(tmp_path / "model_epoch_100.pth", 100))
+    names = [(env.name, env.number, env.dataset, env.env_name) for env in found.environments]
+    assert names == [("lift", 0, 0, None), ("stack", 1, 0, "stack")]
+    assert found.epoch == 100 and found.is_due
+    assert not read(write(tmp_path / "a.pth", 50)).is_due  # warmstart
+    assert read(write(tmp_path / "model_epoch_30.pth", None)).epoch == 30
+    old = json.dumps({**CONFIG, "train": {"data": "/data/lift.hdf5", "seed": 1}})
+    (first, _) = read(write(tmp_path / "a.pth", config=old, env_metadata=META)).environments
+    assert first.name == "Lift"
+
+
+def test_the_same_weights_are_known_in_another_file(tmp_path):
+    one, two = write(tmp_path / "a.pth", weight=1.0), write(tmp_path / "b.pth", weight=2.0)
+    again = write(tmp_path / "models" / "c.pth", weight=1.0)
+    assert read(one).weights == read(again).weights != read(two).weights
+
+
+class Program:
+    def __reduce__(self):
+        return os.system, ("touch planted",)
+
+
+@pytest.mark.bad_input
+def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    cut = write(tmp_path / "cut.pth")
+    cut.write_bytes(cut.read_bytes()[:-200])
+    evil = tmp_path / "evil.pth"
+    evil.write_bytes(pickle.dumps(Program()))
+    saved = write(tmp_path / "saved.pth", model={"nets": {}, "ema": None, "a": Program()})
+    bare = write(tmp_path / "bare.pth", env_metadata=None)
+    odd = write(tmp_path / "odd.pth", config="[" * 10**4)
+    for path in (cut, evil, saved, bare, odd, tmp_path / "gone.pth", tmp_path):
+        try:
+            checkpoints.copied(tmp_path, path, folder)
+        except CheckpointError:
+            continue
+        pytest.fail(path.name)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_which_checkpoints_words_stand_for(tmp_path):
+    names = ["models/model_epoch_1.pth", "models/model_epoch_2_best_validation_0.1.pth", "last.pth"]
+    for number, name in enumerate(names):
+        os.utime(write(tmp_path / name), (number, number))
+    write(tmp_path / "ddp_state.pth")
+
+    def named(*words):
+        return [str(path.relative_to(tmp_path)) for path in checkpoints.named(tmp_path, words)]
+
+    assert named("all") == [names[1], names[0], names[2]]
+    assert named("last") == [names[2]] and named("best") == [names[1]]
+    assert named("last", names[0], "all") == [names[2], names[0], names[1]]
+    (tmp_path / "best_success.pth").symlink_to(names[0])
+    assert named("best") == [names[0]]
+
+
+@pytest.mark.bad_input
+def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
+    assert cli.main(["evaluate", str(tmp_path / "none")]) == EXIT_USAGE
+    assert cli.main(["evaluate", str(tmp_path)]) == EXIT_USAGE
+    write(tmp_path / "last.pth")
+    assert cli.main(["evaluate", str(tmp_path), "--checkpoints", "models/x.pth"]) == EXIT_USAGE
+    assert cli.main(["evaluate", str(tmp_path), "--follow", "--checkpoints", "all"]) == EXIT_USAGE
+    assert cli.main(["evaluate", str(tmp_path), "--gpus", "0"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "the run has last.pth" in said and "leave out --checkpoints" in said
+    assert "this machine has 0 GPU(s)" in said
+
+
+def line(path: Path, success: float, episodes: int = 10) -> dict:
+    found = read(path)
+    log = {"Success_Rate": success, "Return": 1.0}
+    same = {"kind": "result", "epoch": found.epoch, "weights": found.weights, "env": "lift"}
+    interval = evaluation.wilson(success * episodes, episodes)
+    return {**same, "episodes": episodes, "checkpoint": "a", "interval": interval, "log": log}
+
+
+def evaluated(run: Path, name: str, epoch: int, success: float, episodes: int = 10) -> str | None:
+    """What best_success.pth is a link to after this result; None for a file."""
+    path = write(run / name, epoch, float(epoch))
+    evaluation.append(run, line(path, success, episodes))
+    found = checkpoints.read(checkpoints.signature(run, path), path)
+    copy = write(run / "copy" / "a.pth", epoch, float(epoch))
+    record.link_best(run, found, copy)
+    best = run / checkpoints.BEST_SUCCESS
+    return os.readlink(best) if best.is_symlink() else None
+
+
+def test_the_best_is_the_newest_of_those_with_the_most_success(tmp_path):
+    assert evaluated(tmp_path, "models/a.pth", 1, 0.5) == "models/a.pth"
+    assert evaluated(tmp_path, "models/b.pth", 2, 0.4) == "models/a.pth"
+    assert evaluated(tmp_path, "models/c.pth", 3, 0.5) == "models/c.pth"
+    assert evaluated(tmp_path, "last.pth", 4, 0.6) is None  # the next epoch replaces last.pth
+    assert torch.load(tmp_path / checkpoints.BEST_SUCCESS)["variable_state"]["epoch"] == 4
+    assert evaluated(tmp_path, "models/d.pth", 5, 1.0, episodes=1) is None
+    assert evaluated(tmp_path, "models/e.pth", 6, 0.7) == "models/e.pth"
+
+
+@pytest.mark.bad_input
+def test_a_damaged_record_is_named(tmp_path):
+    with record.locked(tmp_path):
+        (tmp_path / evaluation.FILE_NAME).write_text('{"kind": "episode", "log": {}}\n\n{}\n')
+        with pytest.raises(DataError, match="line 1, is no JSON record .*it has no env"):
+            evaluation.read(tmp_path)
+        with pytest.raises(DataError, match="being evaluated by another"), record.locked(tmp_path):
+            pass
+    (tmp_path / evaluation.FILE_NAME).unlink()
+    (tmp_path / evaluation.FILE_NAME).mkdir()
+    with pytest.raises(DataError, match="cannot be written"), record.locked(tmp_path):
+        pass

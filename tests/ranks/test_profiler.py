@@ -1,0 +1,81 @@
+"""ddp.profile: a trace of each rank's steps, and a line on what limits them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from robomimic_ddp.monitoring.profiler import FOLDER, Profile, covered, line
+from robomimic_ddp.training import epoch as seam
+from tests.ranks.hosts import Algo
+from tests.ranks.running import running
+
+LIMITS = {
+    "data is late": Profile(5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4),
+    "gradients are late": Profile(5, 1.0, busy=0.5, data=0.01, gradients=0.3, on_gpu=True, cores=4),
+    "the GPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=True, cores=4),
+    "the CPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=False, cores=4),
+    "launching limits": Profile(5, 1.0, busy=0.3, data=0.01, gradients=0.0, on_gpu=True, cores=4),
+    "cores are idle": Profile(5, 1.0, busy=0.3, data=0.01, gradients=0.0, on_gpu=False, cores=4),
+}
+
+
+def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+    for _ in range(num_steps):
+        model.process_batch_for_training({"actions": torch.ones(2, 1)})
+        weight = torch.ones(64, 64)
+        for _ in range(20):
+            weight = weight @ weight / 64
+        model.log_info({"losses": weight.mean(), "large": False})
+    return {"Loss": 0.0}
+
+
+def profiled(directory, steps, of_epoch):
+    """What the main rank prints in two epochs of `of_epoch` steps."""
+    printed = io.StringIO()
+    with running(Path(directory), profile=steps) as run, contextlib.redirect_stdout(printed):
+        algo, logged = Algo(), seam.epoch_log(run_epoch)
+        for number in (1, 2):
+            run.progress.part.epoch = number
+            logged(algo, [], number, num_steps=of_epoch)
+    return [text for text in printed.getvalue().splitlines() if "profile" in text]
+
+
+def traced_steps(file: Path) -> int:
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return len({name for event in events if "ProfilerStep#" in (name := event.get("name", ""))})
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_each_rank_leaves_a_trace_and_the_main_rank_prints_a_line(ranks, tmp_path, world):
+    main, *others = ranks.run(profiled, str(tmp_path), 3, 15, world_size=world)
+    assert not any(others) and len(main) == 2, "once in a run, on the main rank"
+    assert main[0].startswith("profile of 3 steps of ") and " busy " in main[0]
+    assert main[1] == f"Its traces are in {tmp_path / FOLDER}, for https://ui.perfetto.dev"
+    traces = sorted((tmp_path / FOLDER).iterdir())
+    assert [one.name for one in traces] == [f"rank{n}.pt.trace.json.gz" for n in range(world)]
+    assert [traced_steps(one) for one in traces] == [3] * world
+
+
+def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):
+    main = ranks.run(profiled, str(tmp_path), 8, 15, world_size=1)[0]
+    assert main == [
+        "ddp.profile=8: nothing was profiled, since the epoch had 15 step(s); expected 10 to "
+        "settle and 8 more"
+    ]
+    assert not (tmp_path / FOLDER).exists()
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_line_names_what_limits_a_step(limit):
+    assert limit in line([LIMITS[limit]] * 2)
+
+
+def test_kernels_that_overlap_count_once():
+    assert covered([(0, 2), (1, 3), (1, 2), (5, 6)]) == 4 and covered([]) == 0
