@@ -129,11 +129,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
         try:
             return _run(argv)
+        except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from None
+            raise
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # Python would not name the command in an error at its exit
+            sys.stdout.flush()  # Python would not name the command in an error at its exit
     except KeyboardInterrupt:
         print_clean("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -150,6 +154,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return EXIT_REFUSED
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole file."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _discard_stdout() -> None:
@@ -182,6 +193,15 @@ def _run(argv: list[str]) -> int:
         if not (error.everywhere and _rank() > 0):
             say(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
+    except OSError as error:
+        if args.command == "run" or error.filename is None:
+            raise
+        say(
+            f"robomimic-ddp: {error.filename} cannot be used: {error.strerror}. Name a path that "
+            "this user may use, or repair this one, then run the command again.",
+            file=sys.stderr,
+        )
+        return EXIT_REFUSED
 
 
 @contextlib.contextmanager

@@ -53,9 +53,8 @@ def whole_number(least: int, most: int = 10**6) -> Callable[[str], int]:
 
 def width(stream: IO | None = None) -> int | None:
     """Columns of the terminal behind `stream` (default: stdout); None where it is no terminal."""
-    stream = stream or sys.stdout  # None: closed, as `>&-` does
-    is_terminal = stream is not None and stream.isatty()
-    return shutil.get_terminal_size().columns if is_terminal else None
+    stream = stream or sys.stdout
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def wrapped(

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import files
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError
 
 
@@ -50,7 +50,7 @@ def save(figure: Any, output: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         picture = io.BytesIO()
         figure.savefig(picture, dpi=130, format=file.suffix[1:])
-        with files.opened_to_write(file, "wb") as opened:
+        with atomic_open(file, "wb", follow=True) as opened:
             opened.write(picture.getvalue())
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
         raise DataError(

@@ -6,6 +6,7 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import shutil
 import socket
@@ -369,6 +370,11 @@ def simulator_environment(gpu: str) -> dict[str, str]:
     variables = {**child_environment([]), "CUDA_VISIBLE_DEVICES": gpu}
     for name in _RENDERING if gpu.isdecimal() else ():
         variables.setdefault(name, gpu)
-    if not {"DISPLAY", "WAYLAND_DISPLAY"} & variables.keys():
-        variables.setdefault("MUJOCO_GL", "egl" if gpu else "osmesa")
+    if {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"}.isdisjoint(variables):
+        # Where the library is missing, `import mujoco` would fail, which may render nothing.
+        names = ("egl", "osmesa") if gpu else ("osmesa", "egl")
+        libraries = {"egl": "EGL", "osmesa": "OSMesa"}
+        present = [name for name in names if ctypes.util.find_library(libraries[name])]
+        if present:
+            variables["MUJOCO_GL"] = present[0]
     return variables

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
 _numbers = itertools.count(int.from_bytes(os.urandom(4), "little"))
@@ -99,7 +98,7 @@ def not_saved(path: Path, error: Exception) -> str:
     )
     kept = (
         "The file that was there before is untouched."
-        if path.exists()
+        if os.path.exists(path)
         else "Nothing was written there."
     )
     return f"{path} could not be saved: {error}. {kept} {remedy}, then try again."
@@ -126,6 +125,8 @@ def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Ite
     """`open(path, mode)` to write: on the main rank atomic with "w" and "x", and behind what is
     there with "a"; elsewhere discarded. Raises WriteError.
     """
+    from robomimic_ddp.distributed import group  # commands write without torch
+
     if not group.is_main():
         with open(os.devnull, mode.replace("x", "w"), **kwargs) as file:
             yield file
@@ -139,6 +140,8 @@ def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Ite
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
     """`shutil.copyfile`, on the main rank only, and atomic. Returns `dst`. Raises WriteError."""
+    from robomimic_ddp.distributed import group
+
     if not group.is_main():
         return dst
     if os.path.exists(dst) and os.path.samefile(src, dst):

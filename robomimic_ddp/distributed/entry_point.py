@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import early_failure, env
-from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
+from robomimic_ddp.distributed import group, known_errors, quiet_streams, signals, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 from robomimic_ddp.terminal import print_clean
 
@@ -67,7 +67,7 @@ def entry_point(main: Callable) -> Callable:
         if launch.elastic:
             get_error_handler().initialize()
             _end_with_parent()
-        with quiet_streams.quiet_stdout(quiet=launch.rank > 0):
+        with quiet_streams.without_errors(), quiet_streams.quiet_stdout(quiet=launch.rank > 0):
             _entered.append(launch)
             try:
                 return main(*args, **kwargs)
@@ -111,6 +111,9 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
     if isinstance(error, KeyboardInterrupt):
         _end(_INTERRUPTED)
     if isinstance(error, Stopped):
+        with suppress(ValueError):  # not in the main thread
+            for number in signals.SIGNALS:  # torchrun's SIGTERM to a rank that ends a moment later
+                signal.signal(number, signal.SIG_IGN)
         _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):

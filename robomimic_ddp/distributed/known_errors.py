@@ -33,7 +33,8 @@ REMEDIES = {
     "read data (": "An HDF5 file of train.data is damaged. `h5dump FILE > /dev/null` reads all of "
     "it and names the dataset; copy or write the file again.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
-    "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which.",
+    "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which, "
+    "and `df -i` one that has no room for more files.",
 }
 """The first match is the most specific."""
 

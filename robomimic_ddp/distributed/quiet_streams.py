@@ -1,13 +1,16 @@
-"""Standard streams of the ranks that do not log: keep warnings and errors only."""
+"""Standard streams of a training: no closed terminal or full disk ends it through them, and ranks
+that do not log keep warnings and errors only.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from robomimic_ddp.files import opened_to_write
 from robomimic_ddp.terminal import print_clean
@@ -97,6 +100,53 @@ class Tee(_Stream):
             stream.write(message)
             stream.flush()
         return len(message)
+
+
+class Terminal:
+    """Where a standard stream leads. If it cannot be written (its terminal or `tee` has ended, its
+    disk is full), it warns once in the run's log, drops what is written from then on, and raises no
+    error.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w")  # None: closed, as `>&-` does
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, message: str) -> int:
+        self._try(lambda: self._stream.write(message))
+        return len(message)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, do: Callable[[], Any]) -> None:
+        try:
+            do()
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())  # for what the stream still has, too
+            os.close(nowhere)
+            print_clean(
+                f"warning: the output of this process cannot be written: {error}. Training "
+                "continues, and prints into the run's logs alone.",
+                file=sys.stderr,
+            )
+
+
+@contextmanager
+def without_errors() -> Iterator[None]:
+    """For the block, standard streams raise no errors of writing. Restores those that the block has
+    not replaced.
+    """
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr", "__stderr__")}
+    ours = {name: Terminal(stream) for name, stream in before.items()}
+    vars(sys).update(ours)
+    try:
+        yield
+    finally:
+        vars(sys).update({n: before[n] for n in before if getattr(sys, n) is ours[n]})
 
 
 @contextmanager

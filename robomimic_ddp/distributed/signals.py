@@ -1,8 +1,8 @@
 """Stops on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
-SIGTERM, SIGUSR1 and Ctrl-C are handled once training begins; earlier they end the process.
-Ranks agree on them after a training step, after an epoch's training and between epochs. A second
-Ctrl-C ends the process at once.
+SIGTERM, SIGUSR1, SIGHUP (a closed terminal) and Ctrl-C are handled once training begins; earlier
+they end the process. Ranks agree on them after a training step, after an epoch's training and
+between epochs. A second Ctrl-C ends the process at once.
 torchrun also sends SIGTERM to the ranks of a job that has failed. A rank that reaches no such point
 within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends; a rank that knows
 of the failure ends within FAILED_SECONDS.
@@ -28,7 +28,9 @@ from robomimic_ddp.terminal import print_clean
 
 REQUEST = signal.SIGUSR1
 """torchrun itself never sends it."""
-SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
+OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+"""Where they are ignored, as in the background and under nohup, they stay so."""
+SIGNALS = (signal.SIGTERM, REQUEST, *OF_TERMINALS)
 SAME_INTERRUPT_SECONDS = 1.0
 """One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
@@ -84,7 +86,7 @@ class Stopper:
         if self._listener is None and threading.current_thread() is threading.main_thread():
             self._listener = SignalListener(self._on_signal_at_once, self._before)
             for signum in SIGNALS:
-                if signum != signal.SIGINT or signal.getsignal(signum) != signal.SIG_IGN:
+                if signum not in OF_TERMINALS or signal.getsignal(signum) != signal.SIG_IGN:
                     self._before.setdefault(signum, signal.signal(signum, self._on_signal))
 
     def _on_signal(self, signum: int, frame: Any) -> None:
@@ -96,9 +98,9 @@ class Stopper:
         """In the listener's thread."""
         if signum == signal.SIGINT:
             self._interrupt()
-        if signum == REQUEST:
+        if signum in (REQUEST, signal.SIGHUP):
             self._requested = True
-        if signum == signal.SIGTERM:
+        if signum in (signal.SIGTERM, signal.SIGHUP):
             self._exit_after(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
                 self._exit_after(FAILED_SECONDS)

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from robomimic_ddp.commands.plot import plot
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.history import FILE_NAME
 from robomimic_ddp.patches import record
 from tests.patches.support import snapshot, write_host
+from tests.ranks.bad_disks import too_large
 
 pytestmark = pytest.mark.bad_input
 
@@ -111,6 +114,7 @@ ROWS = (
         ("Did you mean nets_dict", "Known:"),
         (CHECKOUT, "--without", "net_dict"),
     ),
+    Row("a name too long", nothing, ALL, 1, ("File name too long",), ("n" * 300,)),
     Row("a link to nowhere", linked_to_nowhere, ALL, 2, ("no robomimic-style package",)),
     Row("a damaged record", damaged_record("{"), RECORDED, 1, ("is damaged",)),
     Row(
@@ -259,7 +263,19 @@ def test_an_output_that_cannot_be_written(name: tuple[str, ...], folder: Path) -
         assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-def test_a_closed_output(folder: Path) -> None:
-    line = f"{sys.executable} -m robomimic_ddp status {folder / 'checkout'} >&-"
+@pytest.mark.parametrize("name", ["status", "diff"])
+def test_a_closed_output(name: str, folder: Path) -> None:
+    line = f"{sys.executable} -m robomimic_ddp {name} {folder / 'checkout'} >&-"
     done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("old", [None, b"an older picture"])
+def test_a_disk_that_fills_while_a_picture_is_written(old: bytes | None, folder: Path) -> None:
+    picture = folder / "curves.png"
+    if old is not None:
+        picture.write_bytes(old)
+    before = sorted(folder.iterdir())
+    with too_large(folder), pytest.raises(DataError, match="File too large"):
+        plot([str(folder / "run")], str(picture))
+    assert sorted(folder.iterdir()) == before and (old is None or picture.read_bytes() == old)

@@ -11,8 +11,9 @@ import sys
 import time
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from robomimic_ddp.commands.launch import arguments, checks, devices, torchrun
+from robomimic_ddp.commands.launch import arguments, checks, devices, quiet_torchrun, torchrun
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT
@@ -242,7 +243,7 @@ def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
 def test_one_node(printed, config):
     words, added = printed("--gpus", 2, "--max-restarts", 1, "--resume", "--", "a=b c")
     flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
-    assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
+    assert ",".join(torchrun.SIGNALS) in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
         f"--rdzv_id=([-0-9a-f]{{36}}) {''.join(f'{word} ' for word in flag)}--max_restarts=1 "
@@ -252,6 +253,35 @@ def test_one_node(printed, config):
     assert found, words
     assert found[1] not in printed()[0], "a job's id is its own"
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [((75, 75), 75), ((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
+)
+def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tmp_path):
+    """torchrun sends SIGTERM to a rank that ends a moment after the first one."""
+    failures = {
+        rank: ProcessFailure(rank, rank + 100, code, str(tmp_path / "none"))
+        for rank, code in enumerate(codes)
+    }
+
+    def torchrun():
+        raise ChildFailedError("train", failures)
+
+    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
+    assert quiet_torchrun.main() == expected
+    assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
+
+
+def test_torchrun_leaves_an_ignored_hangup_alone():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        flag, variable = torchrun.passes_on_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")
 
 
 def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(printed, monkeypatch, tmp_path):

@@ -90,6 +90,14 @@ def trained(made: study.Sweep, epochs: int) -> Callable[[], bool]:
     return lambda: any(len(entry.curve()) >= epochs for entry in made.trials())
 
 
+def test_a_sweep_that_was_stopped_while_it_was_made_is_made_again(make, monkeypatch):
+    with monkeypatch.context() as stopped:
+        stopped.setattr(new.journal, "storage", lambda path: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            make("train.seed=1,2")
+    assert len(make("train.seed=1,2").trials()) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "values"),
     [

@@ -134,3 +134,26 @@ def test_simulators_render_on_the_ranks_gpu(visible, gpu, number, monkeypatch):
     with env.rendering_on(gpu):
         assert os.environ[names[0]] == "7", "the user's choice"
     assert os.environ[names[0]] == "7"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "libraries", "expected"),
+    [
+        ("3", {}, {"EGL", "OSMesa"}, ("egl", "3")),
+        ("", {}, {"EGL", "OSMesa"}, ("osmesa", None)),
+        ("", {}, {"EGL"}, ("egl", None)),
+        ("", {}, set(), (None, None)),  # `import mujoco` would fail by either
+        ("3", {"DISPLAY": ":0"}, {"EGL"}, (None, "3")),
+        ("3", {"MUJOCO_GL": "osmesa", "MUJOCO_EGL_DEVICE_ID": "1"}, {"EGL"}, ("osmesa", "1")),
+    ],
+)
+def test_a_simulator_renders_off_screen_on_its_gpu(gpu, given, libraries, expected, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: name in libraries)
+    variables = env.simulator_environment(gpu)
+    names = ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID")
+    assert tuple(map(variables.get, names)) == expected
+    assert variables["CUDA_VISIBLE_DEVICES"] == gpu

@@ -331,6 +331,32 @@ def test_the_hosts_advice_about_its_macro_file_is_the_main_ranks(capsys):
     assert "something else" in error and "macro file" not in error
 
 
+def test_a_pipe_without_a_reader_ends_no_training(tmp_path):
+    """As after `tee` was killed: the host's log has the rest, and a warning, once."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    before, log = (sys.stdout, sys.stderr), io.StringIO()
+    with open(writer, "w") as pipe, mock.patch.multiple(sys, stdout=pipe, stderr=pipe):
+        with quiet_streams.without_errors():
+            sys.stderr = Tee(log, sys.stderr)
+            for epoch in (1, 2):
+                print(f"epoch {epoch}", flush=True)
+                print(f"Train Epoch {epoch}", file=sys.stderr)
+        assert sys.stdout is pipe
+    assert (sys.stdout, sys.stderr) == before
+    assert log.getvalue().count("cannot be written: [Errno 32] Broken pipe") == 1
+    assert "Train Epoch 2" in log.getvalue()
+
+
+def test_closed_streams_end_no_training(monkeypatch):
+    """As `>&- 2>&-` closes them: the host writes to what it finds as sys.stdout."""
+    monkeypatch.setattr(sys, "stdout", None)
+    with quiet_streams.without_errors():
+        sys.stdout.write("epoch 1")
+        sys.stdout.flush()
+    assert sys.stdout is None
+
+
 @pytest.mark.parametrize("make", [lambda kept: KeepWarnings(kept), lambda kept: Tee(kept, kept)])
 def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
     """absl closes, at exit, the stream that it found as sys.stderr."""

@@ -50,22 +50,43 @@ def save(folder: Path, variant: str, dataset: Path) -> Path:
     return path
 
 
+def task_of(path: Path) -> dict:
+    """The first episode of the checkpoint's environment."""
+    (environment,) = checkpoints.read(("a", 1, 1), path).environments
+    task = {"dataset": 0, "env_name": None, "env": environment.name, "number": 0, "video": None}
+    return task | {
+        **{"checkpoint": str(path), "episode": 0, "epoch": 1, "seed": 7, "offscreen": False}
+    }
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed host simulates the point."""
+    import robomimic.utils.env_utils as EnvUtils
+
+    monkeypatch.setattr(EnvUtils, "get_env_class", lambda **_: PointEnv)
+
+
 @pytest.mark.parametrize(
     "variant", slow_but(FAST, [name for name in VARIANTS if name not in PLANNERS])
 )
 def test_a_policy_acts(
-    variant: str,
-    tmp_path: Path,
-    low_dim_dataset: Path,
-    image_dataset: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    variant: str, tmp_path: Path, low_dim_dataset: Path, image_dataset: Path
 ) -> None:
-    import robomimic.utils.env_utils as EnvUtils
-
-    monkeypatch.setattr(EnvUtils, "get_env_class", lambda **_: PointEnv)
     path = save(tmp_path, variant, image_dataset if uses_images(variant) else low_dim_dataset)
-    (environment,) = checkpoints.read(("a", 1, 1), path).environments
-    task = {"dataset": 0, "env_name": None, "env": environment.name, "number": 0, "video": None}
-    task |= {"checkpoint": str(path), "episode": 0, "epoch": 1, "seed": 7, "offscreen": False}
-    answer = reply(Player(), task, 600.0)
+    answer = reply(Player(), task_of(path), 600.0)
     assert answer["unseeded"] is False and 1 <= answer["log"]["Horizon"] <= 3, answer
+
+
+def test_an_episode_is_filmed_and_the_environment_used_again(
+    tmp_path: Path, low_dim_dataset: Path
+) -> None:
+    path = save(tmp_path, "bc", low_dim_dataset)
+    player, film = Player(), tmp_path / "videos" / "a.mp4"
+    first = reply(player, {**task_of(path), "offscreen": True, "video": str(film)}, 600.0)
+    assert film.stat().st_size > 0
+    made = player.envs.copy()
+    assert reply(player, {**task_of(path), "offscreen": True}, 600.0) == first
+    assert player.envs == made and len(made) == 1
+    failed = reply(player, {**task_of(path), "dataset": 0, "checkpoint": "none.pth"}, 600.0)
+    assert failed["failed"] == "setup" and "there is no such file" in failed["text"]

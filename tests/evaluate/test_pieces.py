@@ -16,10 +16,14 @@ from robomimic_ddp.errors import EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 
 CONFIG = {
-    "experiment": {"rollout": {"n": 3, "rate": 50, "warmstart": 60}, "additional_envs": ["stack"]},
+    "experiment": {
+        "rollout": {"n": 3, "rate": 50, "warmstart": 60},
+        "additional_envs": ["stack"],
+    },
     "train": {"data": [{"path": "/data/lift.hdf5"}, {"path": "x.hdf5", "eval": False}], "seed": 1},
 }
 META = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+META_OF_DATASET = {**META, "lang": "dummy"}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def write(path: Path, epoch: int | None = 7, weight: float = 0.0, **changes) -> 
     content = {
         "model": {"nets": nets, "ema": None},
         "config": json.dumps(CONFIG),
-        "env_metadata": [META, META],
+        "env_metadata": [META_OF_DATASET, META_OF_DATASET],
         "variable_state": None if epoch is None else {"epoch": epoch},
     }
     torch.save({**content, **changes}, path)
@@ -56,9 +60,14 @@ def test_a_checkpoint_says_what_is_played(tmp_path):
     assert found.epoch == 100 and found.is_due
     assert not read(write(tmp_path / "a.pth", 50)).is_due  # warmstart
     assert read(write(tmp_path / "model_epoch_30.pth", None)).epoch == 30
-    old = json.dumps({**CONFIG, "train": {"data": "/data/lift.hdf5", "seed": 1}})
-    (first, _) = read(write(tmp_path / "a.pth", config=old, env_metadata=META)).environments
-    assert first.name == "Lift"
+    for data in ("/data/lift.hdf5", CONFIG["train"]["data"][:1]):  # before 0.5, DROID
+        old = json.dumps({"experiment": {}, "train": {"data": data, "seed": 1}})
+        (env,) = read(write(tmp_path / "a.pth", config=old, env_metadata=META)).environments
+        assert env.name == "Lift"
+    same = json.dumps({"experiment": {}, "train": {"data": [{"path": "a"}, {"path": "b"}]}})
+    path = write(tmp_path / "a.pth", config=same, env_metadata=[META, META])
+    (env,) = read(path).environments  # the host's dict
+    assert (env.number, env.dataset) == (0, 1)
 
 
 def test_the_same_weights_are_known_in_another_file(tmp_path):

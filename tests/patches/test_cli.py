@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 
+import libcst
 import pytest
+from libcst.metadata.position_provider import PositionProvidingCodegenState
 
 from robomimic_ddp import __version__, cli
 from robomimic_ddp.commands.doctor import software
@@ -195,6 +197,21 @@ def test_a_reader_that_stops_reading_is_no_error(host, tmp_path):
     )
     assert done.stdout.startswith("diff --git")
     assert done.stderr == ""
+
+
+def test_ctrl_c_while_libcst_reads_is_one_line(host, command, monkeypatch):
+    """libcst raises a KeyError in the place of it, whose text is the syntax tree."""
+    write = libcst.Return._codegen_impl
+
+    def interrupted(node, state, **options):
+        if type(state) is PositionProvidingCodegenState:
+            raise KeyboardInterrupt
+        write(node, state, **options)
+
+    before = snapshot(host)
+    monkeypatch.setattr(libcst.Return, "_codegen_impl", interrupted)
+    assert command("apply", host) == (130, "", "robomimic-ddp: interrupted\n")
+    assert snapshot(host) == before
 
 
 def test_status_does_not_promise_what_revert_refuses(host, capsys):

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.distributed.signals import Stopper
+from robomimic_ddp.errors import EXIT_STOPPED
+from tests.hosts import ROOT
 from tests.ranks.pool import RankError
 
 
@@ -39,7 +43,7 @@ def stop_after(asked_rank, asked_step, number, times):
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("asked_rank, asked_step", [(0, 1), (1, 4)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", stopping.SIGNALS)
 def test_all_ranks_stop_after_the_same_step(world, asked_rank, asked_step, number, ranks):
     found = ranks.run(stop_after, asked_rank, asked_step, number, 2, world_size=world)
     assert [step for step, _ in found] == [asked_step + 1] * world
@@ -196,20 +200,44 @@ def test_a_second_interrupt_ends_at_once(ranks):
         ranks.run(interrupt, 2, 0.5, world_size=1)
 
 
-def ignore_and_listen():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def ignore_and_listen(number):
+    before = signal.signal(number, signal.SIG_IGN)
     stopper = Stopper()
     try:
         with stopper.scope():
             stopper.listen()
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return stopper.heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
-def test_a_job_in_the_background_ignores_the_terminal(ranks):
-    assert ranks.run(ignore_and_listen, world_size=1) == [None]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_job_in_the_background_or_under_nohup_ignores_the_terminal(number, ranks):
+    assert ranks.run(ignore_and_listen, number, world_size=1) == [None]
+
+
+_STOPPED = """
+import atexit, os, signal
+from robomimic_ddp.distributed.entry_point import entry_point
+from robomimic_ddp.errors import Stopped
+
+@entry_point
+def main():
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        atexit.register(os.kill, os.getpid(), number)
+    raise Stopped()
+
+main()
+"""
+
+
+def test_a_signal_to_a_rank_that_has_stopped_does_not_change_its_exit_code():
+    """As torchrun's, where another rank was a moment faster."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (EXIT_STOPPED, "")
 
 
 def test_a_former_wakeup_descriptor_comes_back():

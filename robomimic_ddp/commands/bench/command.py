@@ -15,13 +15,13 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from robomimic_ddp import files
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, json_config, paths, tree
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, UsageError
 from robomimic_ddp.terminal import print_clean, say, whole_number
 
@@ -155,7 +155,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
 def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+        with atomic_open(file, follow=True, encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:
         raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error

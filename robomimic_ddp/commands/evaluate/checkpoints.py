@@ -20,6 +20,8 @@ LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
 _EPOCH = re.compile(r"epoch_(\d+)")
 _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
+_OF_DATASETS = "lang"
+"""A key in the metadata of hosts that call an environment by its dataset."""
 
 
 @dataclass(frozen=True)
@@ -154,20 +156,21 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:
     """Yield the environments as the host's train script makes them: one for each dataset with
-    `eval`, under the dataset's name (older hosts: the simulator's), and the additional ones.
+    `eval`, under the dataset's name (hosts before 0.5, and DROID's: the simulator's), and the
+    additional ones.
     """
     metas = content["env_metadata"]
     metas = metas if isinstance(metas, list) else [metas]
     data = config["train"]["data"]
-    number = 0
+    envs: dict[str, Environment] = {}
     for dataset, meta in enumerate(metas):
         entry = data[dataset] if isinstance(data, list) else {}
-        if not entry.get("eval", True):
-            continue
-        simulator = meta["env_name"]
-        name = entry.get("key") or (Path(entry["path"]).stem if entry else simulator)
-        yield Environment(str(name), number, dataset)
-        number += 1
-        for other in (tree.at(config, "experiment.additional_envs") or ()) if not dataset else ():
-            yield Environment(str(other), number, dataset, str(other))
-            number += 1
+        names = {str(meta["env_name"]): None}
+        if _OF_DATASETS in meta:
+            names = {str(entry.get("key") or Path(entry["path"]).stem): None}
+        others = (tree.at(config, "experiment.additional_envs") or ()) if not dataset else ()
+        names |= {str(other): str(other) for other in others}
+        for name, env_name in names.items() if entry.get("eval", True) else ():
+            number = envs[name].number if name in envs else len(envs)  # as in the host's dict
+            envs[name] = Environment(name, number, dataset, env_name)
+    yield from envs.values()

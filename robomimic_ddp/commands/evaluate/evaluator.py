@@ -44,11 +44,13 @@ class Evaluator:
         """
         copy, checkpoint = checkpoints.copied(self.run, path, self.folder)
         same = (checkpoint.epoch, checkpoint.weights)
+        started = time.monotonic()
         try:
             if same in self.done:
                 return []
             played, lost = self._play(copy, checkpoint)
-            results = self._results(checkpoint, played, lost)
+            seconds = round(time.monotonic() - started, 1)
+            results = self._results(checkpoint, played, lost, seconds)
             record.link_best(self.run, checkpoint, copy)
         finally:
             copy.unlink(missing_ok=True)
@@ -117,7 +119,10 @@ class Evaluator:
         self._write(line)
         return line
 
-    def _results(self, checkpoint: Checkpoint, played: dict, lost: dict) -> list[dict[str, Any]]:
+    def _results(
+        self, checkpoint: Checkpoint, played: dict, lost: dict, seconds: float
+    ) -> list[dict[str, Any]]:
+        """Record and return the results. seconds: that all environments together took now."""
         results = []
         for environment in checkpoint.environments:
             name = environment.name
@@ -132,6 +137,7 @@ class Evaluator:
                 **evaluation.result(lines),
                 "checkpoint": checkpoint.shown,
                 "lost": missing,
+                "seconds_of_all": seconds,
             }
             if environment is checkpoint.environments[-1]:  # then all of them are recorded
                 result["file"] = list(checkpoint.file)

@@ -18,6 +18,7 @@ from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Episode
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.schema.spec import load_schema
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import UsageError
 
 SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
@@ -75,7 +76,7 @@ def _replace(file: Path, text: str) -> None:
     with suppress(FileNotFoundError):
         if files.read_bytes(file) != text.encode():
             file.replace(file.with_name(file.name + ".old"))
-    with files.opened_to_write(file, "w", encoding="utf-8") as opened:
+    with atomic_open(file, encoding="utf-8") as opened:
         opened.write(text)
 
 

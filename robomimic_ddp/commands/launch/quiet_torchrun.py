@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -32,7 +33,9 @@ def main() -> int:
             code = 128 + interrupt.sigval
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
-            if any(rank.exitcode != EXIT_STOPPED for rank in failure.failures.values()):
+            codes = {rank.exitcode for rank in failure.failures.values()}
+            # torchrun sends SIGTERM to those that are a moment slower.
+            if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         else:
@@ -40,7 +43,8 @@ def main() -> int:
         finally:
             evaluation.end(waits)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
-        print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
+        with suppress(OSError):  # a closed terminal: scripts read the code
+            print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.distributed import rendezvous
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 """Signals that torchrun forwards to its ranks: its default, and Slurm's warning."""
 
 
@@ -99,11 +100,13 @@ def runs_folder(settings: Settings) -> Path | None:
 
 def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
-    seconds that an import of torch takes.
+    seconds that an import of torch takes. torchrun would end at a SIGHUP under nohup, too.
     """
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    names = ",".join(name for name in SIGNALS if name != "SIGHUP" or not is_ignored)
     if _torchrun_knows("signals_to_handle"):
-        return [f"--signals_to_handle={SIGNALS}"], {}
-    return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}
+        return [f"--signals_to_handle={names}"], {}
+    return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": names}
 
 
 def _binds_to_numa_nodes(variables: Mapping[str, str]) -> list[str]:

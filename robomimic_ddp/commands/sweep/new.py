@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep
 from robomimic_ddp.config import host_config, json_config, tree
 from robomimic_ddp.config.plan import batch_per_rank
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import UsageError
 
 
@@ -40,10 +40,7 @@ def make(
     metric = _metric(metric, configs)
 
     optuna = journal.load_optuna()
-    for name in ("logs", "trials"):
-        (directory / name).mkdir(parents=True, exist_ok=True)
-    with files.opened_to_write(directory / CONFIG, "w", encoding="utf-8") as opened:
-        opened.write(json.dumps(content, indent=2) + "\n")
+    directory.mkdir(parents=True, exist_ok=True)
     to_json = optuna.distributions.distribution_to_json
     texts = {key: to_json(distribution) for key, distribution in searched.items()}
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
@@ -52,6 +49,10 @@ def make(
         study.set_user_attr("definition", {"space": texts, "sampler": sampler, "metric": metric})
         for values in space.grid(searched) if sampler == "grid" else [{}] * (trials or 0):
             study.enqueue_trial(values)
+        for name in ("logs", "trials"):
+            (directory / name).mkdir(exist_ok=True)
+        with atomic_open(directory / CONFIG, encoding="utf-8") as opened:
+            opened.write(json.dumps(content, indent=2) + "\n")
         # Last and complete: a folder without a journal is not a sweep.
         os.rename(Path(temporary, JOURNAL), directory / JOURNAL)
     return Sweep(directory)
