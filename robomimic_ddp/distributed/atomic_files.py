@@ -96,12 +96,12 @@ def not_saved(path: Path, error: Exception) -> str:
     remedy = (
         "Free disk space" if full else "Check that the folder exists, is writable and has space"
     )
-    kept = (
+    preserved = (
         "The file that was there before is untouched."
         if os.path.exists(path)
         else "Nothing was written there."
     )
-    return f"{path} could not be saved: {error}. {kept} {remedy}, then try again."
+    return f"{path} could not be saved: {error}. {preserved} {remedy}, then try again."
 
 
 @contextmanager

@@ -46,8 +46,8 @@ def why_not(device: str) -> str | None:
         return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard (2.6 has it)"
     needed = {"src_data_rank": inspect.signature(distribute_tensor).parameters}
     needed["set_reshard_after_forward"] = vars(FSDPModule)
-    for name, found in needed.items():
-        if name not in found:
+    for name, version in needed.items():
+        if name not in version:
             return f"torch {torch.__version__} has an earlier FSDP2, without {name}"
     stream = getattr(getattr(torch, device.partition(":")[0]), "Stream", None)
     if not hasattr(stream, "record_event"):
@@ -55,11 +55,11 @@ def why_not(device: str) -> str | None:
     return None
 
 
-def is_sharded(held: Any) -> bool:
+def is_sharded(tensor: Any) -> bool:
     """Return whether a tensor, or a parameter or buffer of a module, is sharded over ranks."""
-    if isinstance(held, nn.Module):
-        return any(map(is_sharded, [*held.parameters(), *held.buffers()]))
-    return DTensor is not None and isinstance(held, DTensor)
+    if isinstance(tensor, nn.Module):
+        return any(map(is_sharded, [*tensor.parameters(), *tensor.buffers()]))
+    return DTensor is not None and isinstance(tensor, DTensor)
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
@@ -181,7 +181,7 @@ def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
             f"{name} ({type(net).__name__}) cannot be sharded: {error} Train with ddp.mode=ddp."
         ).on_all_ranks() from error
     state.parallel = net
-    state.reduced = [one for one in net.parameters() if one.requires_grad]
+    state.reduced = [p for p in net.parameters() if p.requires_grad]
     return len(parts) + 1
 
 
@@ -195,7 +195,7 @@ def units(net: nn.Module) -> list[nn.Module]:
 
 
 def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
-    found: list[nn.Module] = []
+    modules: list[nn.Module] = []
     claimed: set[int] = set()
     holders: dict[int, list[nn.Module]] = {}
     for holder in net.modules():
@@ -204,9 +204,11 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
 
     def is_closed(module: nn.Module) -> bool:
         """Return whether its parts are in no other module, as those of an encoder's core may be."""
-        own = set(map(id, module.modules()))
+        inside = set(map(id, module.modules()))
         return all(
-            id(holder) in own for part in own - {id(module)} for holder in holders.get(part, ())
+            id(holder) in inside
+            for part in inside - {id(module)}
+            for holder in holders.get(part, ())
         )
 
     def look(parent: nn.Module, calls_past: bool) -> None:
@@ -217,13 +219,13 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
             is_called = not calls_past and not _is_container(child)
             has_parts = _has_parts(child)
             if is_called and (size <= most or not has_parts) and is_closed(child):
-                found.append(child)
+                modules.append(child)
                 claimed.update(map(id, child.parameters()))
             elif has_parts:
                 look(child, calls_past if _is_container(child) else _calls_past(child))
 
     look(net, _calls_past(net))
-    return found
+    return modules
 
 
 def is_unit(module: nn.Module) -> bool:
@@ -232,7 +234,7 @@ def is_unit(module: nn.Module) -> bool:
 
 
 def _size(module: nn.Module, without: set[int]) -> int:
-    return sum(one.numel() for one in module.parameters() if id(one) not in without)
+    return sum(p.numel() for p in module.parameters() if id(p) not in without)
 
 
 def _has_parts(module: nn.Module) -> bool:
@@ -256,23 +258,24 @@ def _calls_past(module: nn.Module) -> bool:
 
 
 def _require_covered(algo: Any, new: dict[int, torch.Tensor]) -> None:
-    names = {id(one): name for name, one in host_algo.named_parameters(algo)}
+    names = {id(p): name for name, p in host_algo.named_parameters(algo)}
     for name, optimizer in host_algo.named_optimizers(algo):
-        for held in host_algo.held_by(optimizer):
-            sharded = new.get(id(held))
-            if held.requires_grad and not is_sharded(sharded):
+        for parameter in host_algo.held_by(optimizer):
+            sharded = new.get(id(parameter))
+            if parameter.requires_grad and not is_sharded(sharded):
                 of = names.get(id(sharded), "a parameter")
                 raise WrapError(
-                    f"optimizer {name} updates {of} {list(held.shape)}, which is outside every "
-                    "net that DDPUtils.parallel wraps and so in no unit of FSDP: its gradient "
-                    "would not be averaged. Put it into a wrapped net, or train with ddp.mode=ddp."
+                    f"optimizer {name} updates {of} {list(parameter.shape)}, which is outside "
+                    "every net that DDPUtils.parallel wraps and so in no unit of FSDP: its "
+                    "gradient would not be averaged. Put it into a wrapped net, or train "
+                    "with ddp.mode=ddp."
                 ).on_all_ranks()
 
 
 def _repoint(optimizer: torch.optim.Optimizer, new: dict[int, torch.Tensor]) -> None:
     """Has `optimizer` update the sharded parameters, with the slices of its state."""
     for entry in optimizer.param_groups:
-        entry["params"] = [new.get(id(one), one) for one in entry["params"]]
+        entry["params"] = [new.get(id(p), p) for p in entry["params"]]
     states = list(optimizer.state.items())
     optimizer.state.clear()
     for old, state in states:
@@ -311,26 +314,26 @@ def _shard_averages(algo: Any) -> None:
         for prefix, net in host_algo.named_nets(algo)
         for name, parameter in net.named_parameters(prefix)
     }
-    ema, kept = getattr(algo, "ema", None), []  # whole averages live until all are sharded
+    ema, averages = getattr(algo, "ema", None), []  # whole averages live until all are sharded
     if "shadow_params" in vars(ema or algo):
-        kept = list(ema.shadow_params)
-        likes = list(nets.values()) if len(nets) == len(kept) else [None] * len(kept)
-        ema.shadow_params = [part_of(*pair) for pair in zip(kept, likes)]
+        averages = list(ema.shadow_params)
+        likes = list(nets.values()) if len(nets) == len(averages) else [None] * len(averages)
+        ema.shadow_params = [part_of(*pair) for pair in zip(averages, likes)]
     for module in host_algo.averaged_modules(algo):
         named = dict(module.named_parameters())
         swaps = {
-            id(one): nn.Parameter(part_of(one, nets.get(f"nets.{name}")), requires_grad=False)
-            for name, one in named.items()
+            id(p): nn.Parameter(part_of(p, nets.get(f"nets.{name}")), requires_grad=False)
+            for name, p in named.items()
         }
         _put(module, swaps)
-        kept += named.values()
+        averages += named.values()
 
 
 def _put(module: nn.Module, new: dict[int, nn.Parameter]) -> None:
     """Replaces parameters by id, under each of their names."""
     for owner in module.modules():
-        for name, one in owner._parameters.items():
-            owner._parameters[name] = new.get(id(one), one)
+        for name, p in owner._parameters.items():
+            owner._parameters[name] = new.get(id(p), p)
 
 
 # ----- validation and rollouts
@@ -356,16 +359,15 @@ def whole(algo: Any, acting: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _whole_average(module: nn.Module) -> Iterator[None]:
-    parts = [one for one in module.parameters() if is_sharded(one)]
+    parts = [p for p in module.parameters() if is_sharded(p)]
     copies = [
-        nn.Parameter(full(one).to(one.device_mesh.device_type), requires_grad=False)
-        for one in parts
+        nn.Parameter(full(p).to(p.device_mesh.device_type), requires_grad=False) for p in parts
     ]
-    _put(module, {id(one): copy for one, copy in zip(parts, copies)})
+    _put(module, {id(p): copy for p, copy in zip(parts, copies)})
     try:
         yield
     finally:
-        _put(module, {id(copy): one for one, copy in zip(parts, copies)})
+        _put(module, {id(copy): p for p, copy in zip(parts, copies)})
 
 
 @contextmanager

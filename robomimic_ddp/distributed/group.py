@@ -257,9 +257,9 @@ def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
     all_gather_object uses the device of the group's default backend (CUDA with NCCL), and always
     sends two messages; CPU tensors of bytes are sent over gloo.
     """
-    own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+    message = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
     gathered = [torch.empty(size, dtype=torch.uint8) for _ in range(world_size())]
-    dist.all_gather(gathered, own, group=within)
+    dist.all_gather(gathered, message, group=within)
     return [part.numpy().tobytes() for part in gathered]
 
 

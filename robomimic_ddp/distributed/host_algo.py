@@ -40,7 +40,7 @@ def _is_part(value: Any) -> bool:
     if hasattr(kind, "serialize"):
         return True
     trains = any(
-        isinstance(one, (nn.Module, torch.optim.Optimizer)) for one in vars(value).values()
+        isinstance(member, (nn.Module, torch.optim.Optimizer)) for member in vars(value).values()
     )
     return trains and not hasattr(kind, "state_dict")
 
@@ -170,8 +170,8 @@ def averaged_modules(algo: Any) -> list[nn.Module]:
 
 def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
     owners = (("ema_nets", algo), ("averaged_model", getattr(algo, "ema", None)))
-    found = [(name, getattr(owner, name, None)) for name, owner in owners]
-    return [(name, module) for name, module in found if isinstance(module, nn.Module)]
+    modules = [(name, getattr(owner, name, None)) for name, owner in owners]
+    return [(name, module) for name, module in modules if isinstance(module, nn.Module)]
 
 
 def counters(algo: Any) -> dict[str, Any]:
@@ -181,9 +181,9 @@ def counters(algo: Any) -> dict[str, Any]:
     if step is not None:
         counts["ema.optimization_step"] = int(step)
     for name, optimizer in named_optimizers(algo):
-        taken = _taken(optimizer)
-        if taken:
-            counts[f"optimizer {name} step"] = (min(taken), max(taken))
+        steps = _taken(optimizer)
+        if steps:
+            counts[f"optimizer {name} step"] = (min(steps), max(steps))
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]

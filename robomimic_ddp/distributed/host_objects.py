@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -38,9 +39,30 @@ def walk(owner: Any) -> list[tuple[str, Any]]:
     Objects come before what they contain, attributes in order, and modules inside a module are not
     listed one by one. References back, to `owner` or to others, are not followed.
     """
-    found: list[tuple[str, Any]] = []
-    _walk(owner, "", {id(owner)}, found, 0)
-    return found
+    for known in _walked[-1:]:
+        if id(owner) in known:
+            return known[id(owner)]
+    objects: list[tuple[str, Any]] = []
+    _walk(owner, "", {id(owner)}, objects, 0)
+    for known in _walked[-1:]:
+        known[id(owner)] = objects
+    return objects
+
+
+_walked: list[dict[int, list[tuple[str, Any]]]] = []
+"""What `walk` has returned in the present block of `unchanged`, by the owner's id."""
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """For the block or the decorated function, in which no algorithm changes, `walk` looks into
+    each once: a proof asks dozens of times.
+    """
+    _walked.append({})
+    try:
+        yield
+    finally:
+        _walked.pop()
 
 
 def plain_tensors(owner: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -76,7 +98,7 @@ def _tensors_in(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, to
         yield path, tensor
 
 
-def _walk(owner: Any, path: str, seen: set[int], found: list, depth: int) -> None:
+def _walk(owner: Any, path: str, seen: set[int], objects: list, depth: int) -> None:
     for name, value in _members(owner, path) if depth <= _DEEPEST else ():
         if id(value) in seen:
             continue
@@ -84,8 +106,8 @@ def _walk(owner: Any, path: str, seen: set[int], found: list, depth: int) -> Non
         if isinstance(value, nn.Module):
             seen.update(map(id, value.modules()))
         if not isinstance(value, _CONTAINERS):
-            found.append((name, value))
-        _walk(value, name, seen, found, depth + 1)
+            objects.append((name, value))
+        _walk(value, name, seen, objects, depth + 1)
 
 
 def _members(owner: Any, path: str) -> Iterator[tuple[str, Any]]:

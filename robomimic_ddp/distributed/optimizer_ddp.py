@@ -133,7 +133,7 @@ class OptimizerDDP:
         # The hook is lost with the node, which only this keeps.
         writer = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         handle = writer.register_hook(note)
-        self._watched.callback(lambda kept: handle.remove(), writer)
+        self._watched.callback(lambda node: handle.remove(), writer)
 
     def average_before_clipping(self) -> None:
         """Collective: gradients of a plain backward pass become the mean over ranks, once."""

@@ -110,10 +110,10 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     if (seed - base) % 2**32 < _MOST_RANKS:
         base += _MOST_RANKS
-    own = (base + rank) % 2**32
-    torch.manual_seed(own)  # CPU and all CUDA devices
-    np.random.seed(own)
-    random.seed(own)
+    rank_seed = (base + rank) % 2**32
+    torch.manual_seed(rank_seed)  # CPU and all CUDA devices
+    np.random.seed(rank_seed)
+    random.seed(rank_seed)
 
 
 @contextmanager

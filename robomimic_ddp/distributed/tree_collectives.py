@@ -57,15 +57,15 @@ def whole(nest: Any) -> Any:
     firsts: dict[tuple, int] = {}
     memory = [(fsdp.local(tensor).data_ptr(), tensor.shape) for tensor in sharded]
     sources = group.broadcast_object([firsts.setdefault(at, i) for i, at in enumerate(memory)])
-    made: list[torch.Tensor | None] = []
+    tensors: list[torch.Tensor | None] = []
     for index, (tensor, source) in enumerate(zip(sharded, sources)):
         if source == index:
             full = fsdp.full(tensor)
-            made.append(full.cpu() if group.is_main() else None)
+            tensors.append(full.cpu() if group.is_main() else None)
         else:
-            made.append(made[source])
-    given = iter(made)
-    return tree.mapped(lambda value: next(given) if fsdp.is_sharded(value) else value, nest)
+            tensors.append(tensors[source])
+    remaining = iter(tensors)
+    return tree.mapped(lambda value: next(remaining) if fsdp.is_sharded(value) else value, nest)
 
 
 @dataclass(frozen=True)

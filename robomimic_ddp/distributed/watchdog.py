@@ -166,8 +166,8 @@ def _value(store: Any, key: str) -> bytes | None:
     """Return the value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
     compare_set with a value that is never set returns the current one.
     """
-    found = store.compare_set(key, _NEVER_SET, _NEVER_SET)
-    return None if found == _NEVER_SET.encode() else found
+    value = store.compare_set(key, _NEVER_SET, _NEVER_SET)
+    return None if value == _NEVER_SET.encode() else value
 
 
 _current: list[Watchdog] = []
@@ -259,8 +259,8 @@ def missing() -> str | None:
 def first_to_fail() -> bool:
     """On a rank that ends with an error: publishes that; returns whether it is the first."""
     with suppress(Exception):  # without a process group, or the store is gone
-        own = str(_current[-1].rank)
-        return _current[-1].store.compare_set(_FAILED, "", own) == own.encode()
+        rank = str(_current[-1].rank)
+        return _current[-1].store.compare_set(_FAILED, "", rank) == rank.encode()
     return True
 
 

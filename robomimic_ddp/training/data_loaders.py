@@ -50,22 +50,23 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
                 f"ddp.loader.{next(iter(values.loader))} is for torch's DataLoader, which does "
                 "not read RLDS data: nothing would take it. Leave ddp.loader out."
             )
-        more = {
+        extra = {
             "cores": run.settings.cores,
             # The train loader sends its batches to the GPU itself.
             "pin_memory": on_gpu and role == "train" and values.preset != "safe",
             "device": torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         }
         place = (run.plan.rank, run.plan.world_size)
-        loader = make_loader(dataset, batch, *place, run.settings.seed, **more)
+        loader = make_loader(dataset, batch, *place, run.settings.seed, **extra)
     else:
         loader_kwargs = worker_options.loader_arguments(
             dict(loader_kwargs), values, run.plan.data_workers, role
         )
-        more = {}
+        extra = {}
         make = sampling.valid_loader
         if role == "train":
-            make, more = sampling.train_loader, {"stream_is_sharded": run.built.sharded_stream}
+            make = sampling.train_loader
+            extra["stream_is_sharded"] = run.built.sharded_stream
             if run.plan.accumulate > 1:  # on one rank the host's batch is delivered
                 loader_kwargs["batch_size"] = batch
         loader = make(
@@ -75,7 +76,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             world_size=run.plan.world_size,
             seed=run.settings.seed,
             batch_size_per_rank=batch,
-            **more,
+            **extra,
         )
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
         loader = sampling.ReplayedLoader(loader)
@@ -89,16 +90,16 @@ def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
     """Samples of a rank's step from this train loader: all, or a part if a host joins the batches
     of several loaders, each smaller than train.batch_size. Raises DataError if it is no integer.
     """
-    own, configured = loader_kwargs.get("batch_size"), plan.configured_batch
-    if not isinstance(own, int) or own < 1 or own == configured:
+    size, configured = loader_kwargs.get("batch_size"), plan.configured_batch
+    if not isinstance(size, int) or size < 1 or size == configured:
         return plan.samples_per_rank
-    samples, rest = divmod(own * plan.samples_per_rank, configured)
+    samples, rest = divmod(size * plan.samples_per_rank, configured)
     if rest:
         raise DataError(
-            f"the host makes a train loader of {own} samples where train.batch_size={configured}: "
+            f"the host makes a train loader of {size} samples where train.batch_size={configured}: "
             f"with {plan.samples_per_rank} samples per rank and step, its part would be "
-            f"{own * plan.samples_per_rank / configured:.2f} samples. Use a train.batch_size whose "
-            "parts split over the ranks, or ddp.batch=per_rank."
+            f"{size * plan.samples_per_rank / configured:.2f} samples. Use a train.batch_size "
+            "whose parts split over the ranks, or ddp.batch=per_rank."
         ).on_all_ranks()
     return samples
 
@@ -173,8 +174,8 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
 
     @functools.wraps(get_shape_metadata_from_dataset)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        entry = next(iter(given.values()), None)
+        arguments = signature.bind(*args, **kwargs).arguments
+        entry = next(iter(arguments.values()), None)
         path = entry["path"] if isinstance(entry, Mapping) else entry
         if not is_rlds_folder(path):
             return get_shape_metadata_from_dataset(*args, **kwargs)
@@ -188,7 +189,7 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
 
         run = _run.current()
         model = run.options.language_model if run is not None else "auto"
-        keys = given.get("action_keys"), given.get("all_obs_keys")
+        keys = arguments.get("action_keys"), arguments.get("all_obs_keys")
         return host_datasets.shape_metadata(entry, *keys, model)
 
     return wrapped

@@ -54,13 +54,13 @@ def _own_generators(env: Any) -> Iterator[np.random.Generator]:
     and without one, others each time.
     """
     seen: list[Any] = []
-    while env is not None and not any(env is one for one in seen):
+    while env is not None and not any(env is earlier for earlier in seen):
         seen.append(env)
-        own = getattr(env, "__dict__", {})
-        for value in (own.get("rng"), own.get("_np_random")):
+        attributes = getattr(env, "__dict__", {})
+        for value in (attributes.get("rng"), attributes.get("_np_random")):
             if isinstance(value, np.random.Generator):
                 yield value
-        env = own.get("env")
+        env = attributes.get("env")
 
 
 def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:

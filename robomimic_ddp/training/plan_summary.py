@@ -38,7 +38,7 @@ def fitted(text: str) -> str:
     """
     columns = terminal.width(sys.__stdout__) if sys.__stdout__ is not None else None
     pieces = (terminal.wrapped(line, columns, "  ", first="") or [""] for line in text.split("\n"))
-    return "\n".join(one for piece in pieces for one in piece)
+    return "\n".join(line for piece in pieces for line in piece)
 
 
 def lines(run: Any) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:
 
 
 def _state(run: Any) -> str:
-    parameters = sum(one.numel() for net in run.built.nets for one in net.parameters())
+    parameters = sum(p.numel() for net in run.built.nets for p in net.parameters())
     shards = max(2, run.plan.world_size // run.options.fsdp_replicas)
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
@@ -111,7 +111,7 @@ def _rollouts(run: Any) -> Iterator[str]:
 
 def _disk(run: Any) -> Iterator[str]:
     """The warning where the run's files do not fit; nets of unknown size are small."""
-    parameters = sum(one.numel() for net in run.built.nets for one in net.parameters())
+    parameters = sum(p.numel() for net in run.built.nets for p in net.parameters())
     save = tree.at(run.config, "experiment.save") or {}
     epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs") or 0
     every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
@@ -137,8 +137,8 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
         if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
     }
     decays = {name: _decay(rate, run.plan.shortening) for name, rate in rates.items()}
-    said = ", ".join(f"{name}: {decay}" for name, decay in decays.items())
-    yield f"schedule: {epochs} epoch(s){of}{f'; learning rate of {said}' if said else ''}"
+    text = ", ".join(f"{name}: {decay}" for name, decay in decays.items())
+    yield f"schedule: {epochs} epoch(s){of}{f'; learning rate of {text}' if text else ''}"
     yield from _length_of_run(run.plan, configured)
     moving = [
         name
@@ -154,10 +154,10 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
 
 def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
     """What more samples in a step mean for the number of steps."""
-    more = f"{plan.batches_per_step:g}"
+    times = f"{plan.batches_per_step:g}"
     if plan.shortening != 1:
         steps = (
-            f"{configured} -> {plan.steps_text(configured)}" if configured else f"1/{more} of the"
+            f"{configured} -> {plan.steps_text(configured)}" if configured else f"1/{times} of the"
         )
         yield (
             f"schedule: ddp.schedule=samples: {steps} steps in an epoch, and over the run as many "
@@ -165,8 +165,8 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
         )
     elif plan.several_ranks and configured and plan.batches_per_step > 1:
         yield (
-            f"schedule: {plan.world_size} ranks take {more} x the samples in each step, and as "
-            f"many steps as one process; ddp.schedule=samples takes 1/{more} of the steps, and so "
+            f"schedule: {plan.world_size} ranks take {times} x the samples in each step, and as "
+            f"many steps as one process; ddp.schedule=samples takes 1/{times} of the steps, and so "
             "as many samples as one process"
         )
 
@@ -194,22 +194,22 @@ def _validation(run: Any) -> Iterator[str]:
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
     names = list(paths.datasets(tree.at(run.config, "train")))
-    more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
-    said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
+    others = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
+    shown = [", ".join(names[:_NAMED_SETS]) + others] if names else []
     if run.built.sharded_stream:
-        said.append(
+        shown.append(
             "the host's own pipeline, each rank on its share of episodes for the whole run "
             "(exact passes and exact resume are for robomimic-ddp's loader only)"
         )
-        yield f"data: {'; '.join(said)}"
+        yield f"data: {'; '.join(shown)}"
         return
     samples, batches = map(data_fingerprint.length, (getattr(loader, "dataset", None), loader))
     if samples is not None:
-        said.append(f"{samples} samples over all ranks")
+        shown.append(f"{samples} samples over all ranks")
     if batches is not None:
-        said.append(f"a pass is {batches} batches on each rank")
-    if said:
-        yield f"data: {'; '.join(said)}"
-    for one in datasets_of(loader):
-        if getattr(one, "prepared", None):
-            yield f"data: {one.name} is {one.prepared}"
+        shown.append(f"a pass is {batches} batches on each rank")
+    if shown:
+        yield f"data: {'; '.join(shown)}"
+    for dataset in datasets_of(loader):
+        if getattr(dataset, "prepared", None):
+            yield f"data: {dataset.name} is {dataset.prepared}"

@@ -50,33 +50,33 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
 
     def find() -> tuple[checkpoint.Found | None, bool]:
         experiment = run_inputs.experiment_directory(config)
-        found, stopped = None, False
+        previous, stopped = None, False
         if launch.restart_count:
-            found = checkpoint.find_job(experiment, checkpoint.job_name(launch))
-        if found is None and asked:
-            found = checkpoint.find_run(experiment, host_can, required)
-        if found is None and launch.restart_count:
+            previous = checkpoint.find_job(experiment, checkpoint.job_name(launch))
+        if previous is None and asked:
+            previous = checkpoint.find_run(experiment, host_can, required)
+        if previous is None and launch.restart_count:
             print_clean(
                 f"restart {launch.restart_count}: this job has no folder in {experiment} yet"
             )
-        elif found is None:
+        elif previous is None:
             print_clean(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
         elif launch.restart_count:
-            stopped = (found.directory / checkpoint.REQUEUE_NAME).exists()
+            stopped = (previous.directory / checkpoint.REQUEUE_NAME).exists()
         else:  # a marker would keep torchrun from restarting a job that fails while it starts
-            forget_requeue(found)
-        return found, stopped
+            forget_requeue(previous)
+        return previous, stopped
 
-    found, stopped = main_rank.on_main(find)
-    run.resume.found = found
+    previous, stopped = main_rank.on_main(find)
+    run.resume.found = previous
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
         raise Stopped()
-    by_host = found is not None and found.kind == "host"
+    by_host = previous is not None and previous.kind == "host"
     if by_host:
         say(
-            f"{found.directory} has no {checkpoint.STATE} (it ended before its first epoch's "
+            f"{previous.directory} has no {checkpoint.STATE} (it ended before its first epoch's "
             "was written, or the host wrote it alone): the host resumes from its last.pth, and "
             "random streams, the place in the data and best values start over"
         )
@@ -132,10 +132,10 @@ def _started_by() -> tuple[env.LaunchEnv, list[str]]:
         return env.LaunchEnv(), []
 
 
-def forget_requeue(found: checkpoint.Found) -> None:
+def forget_requeue(resumed: checkpoint.Found) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
-        (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
+        (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
     except OSError as error:
         print_clean(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
@@ -198,9 +198,9 @@ def trim_history(directory: Path, last_epoch: int) -> None:
         return
     try:
         records = history.read(directory)
-        kept = [record for record in records if (record["epoch"] or 0) <= last_epoch]
+        earlier = [record for record in records if (record["epoch"] or 0) <= last_epoch]
         with atomic_files.atomic_open(path, encoding="utf-8") as file:
-            file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
+            file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in earlier)
     except (DataError, OSError, TypeError) as error:
         print_clean(
             f"warning: {error}\nThe run continues; {history.FILE_NAME} keeps the lines of epochs "

@@ -44,15 +44,15 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
         if not {"envs", "num_episodes"} <= call.arguments.keys():
             return _on_main(play, call, streams, waiting)
         envs, episodes = call.arguments["envs"], _episodes(call)
-        own = range(group.rank(), episodes, group.world_size())
+        numbers = range(group.rank(), episodes, group.world_size())
         _announce(episodes)
-        call.arguments["num_episodes"] = len(own)
+        call.arguments["num_episodes"] = len(numbers)
         if not group.is_main():
             call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
         with rng.kept(), ExitStack() as stack:
-            call.arguments["envs"] = _seeded(envs, own, streams, stack)
-            result = play(*call.args, **call.kwargs) if own else None
-        return _merged(result, len(own), waiting)
+            call.arguments["envs"] = _seeded(envs, numbers, streams, stack)
+            result = play(*call.args, **call.kwargs) if numbers else None
+        return _merged(result, len(numbers), waiting)
 
 
 def _on_main(
@@ -106,13 +106,13 @@ def _listed(episodes: range) -> str:
     return f"{first}, ..., {episodes[-1]} ({len(episodes)} episodes)"
 
 
-def _seeded(envs: Any, own: Sequence[int], streams: tuple[int, ...], stack: ExitStack) -> Any:
+def _seeded(envs: Any, numbers: Sequence[int], streams: tuple[int, ...], stack: ExitStack) -> Any:
     """Return `envs`, of which each `reset` seeds the random streams of its next episode, until
     `stack` ends. envs: a dict or list of environments, or an iterator that makes them one by one.
     """
 
     def seeded(number: int, env: Any) -> Any:
-        return episodes_of.seeded(env, own, streams, number)
+        return episodes_of.seeded(env, numbers, streams, number)
 
     def one_by_one() -> Iterator[Any]:
         for number, env in enumerate(envs):

@@ -88,7 +88,7 @@ class Run:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
-            one.numel() for net in self.built.nets for one in net.parameters() if one.requires_grad
+            p.numel() for net in self.built.nets for p in net.parameters() if p.requires_grad
         )
         scaled = lr * self.plan.lr_factor(parameters, self.settings.fine_tuning)
         self.built.learning_rates.append((lr, scaled))

@@ -66,7 +66,7 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
     in seconds: of two runs that start in the same second one takes the next. Raises WriteError if
     all names are taken.
     """
-    begun, clock, taken = int(time.time()), time.time, None
+    begun, clock, reason = int(time.time()), time.time, None
     for tried in range(_NAMES_TRIED):
         ahead = max(0.0, begun + tried - clock())  # 0 unless the clock stands still
         try:
@@ -76,13 +76,13 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
             run.undo.enter_context(checkpoint.take(directory))
             return paths, directory
         except (FileExistsError, checkpoint.DirectoryInUse) as error:
-            taken = error
+            reason = error
             time.sleep(1.0 - clock() % 1.0)
     raise WriteError(
-        f"no directory can be made for this run: {taken}. Hosts name it by the time, in seconds, "
+        f"no directory can be made for this run: {reason}. Hosts name it by the time, in seconds, "
         f"and {_NAMES_TRIED} names were there already. Start again, or give the run another "
         "experiment.name."
-    ) from taken
+    ) from reason
 
 
 def _found_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
@@ -113,8 +113,8 @@ def _paths_as_made(run: _run.Run, directory: Path, make_paths: Callable) -> tupl
     with tempfile.TemporaryDirectory() as elsewhere, run.config.values_unlocked():
         try:
             train.output_dir = elsewhere
-            made = make_paths()
+            paths = make_paths()
         finally:
             train.output_dir = before
-        names = checkpoint.relative_paths(run_inputs.common_directory(made), made)
+        names = checkpoint.relative_paths(run_inputs.common_directory(paths), paths)
     return tuple(None if name is None else os.path.normpath(directory / name) for name in names)

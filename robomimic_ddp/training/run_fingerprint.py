@@ -194,9 +194,9 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
             read = list(DataLoader(summaries, batch_size=None, num_workers=workers))
     except Exception:
         return None
-    found: dict[str, list] = {}
+    files: dict[str, list] = {}
     for item in read:
         for name, pair in item.items():
-            found.setdefault(name, []).append(pair)
-    means = {name: np.mean(np.asarray(pairs, dtype=np.float64), 0) for name, pairs in found.items()}
+            files.setdefault(name, []).append(pair)
+    means = {name: np.mean(np.asarray(pairs, dtype=np.float64), 0) for name, pairs in files.items()}
     return {name: torch.from_numpy(mean) for name, mean in means.items()}

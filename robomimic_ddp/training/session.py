@@ -99,13 +99,13 @@ def distributed(train: Callable) -> Callable:
     return wrapped
 
 
-def _has_flag(signature: inspect.Signature, given: Mapping[str, Any], name: str) -> bool:
+def _has_flag(signature: inspect.Signature, arguments: Mapping[str, Any], name: str) -> bool:
     """Return whether the parameter `name` is a bool: in some hosts `resume` is a checkpoint."""
     parameter = signature.parameters.get(name)
     if parameter is None:
         return False
     required = parameter.default is parameter.empty
-    return isinstance(given.get(name) if required else parameter.default, bool)
+    return isinstance(arguments.get(name) if required else parameter.default, bool)
 
 
 # Plan and join

@@ -76,19 +76,19 @@ class StateSaver:
 
     def _restore(self, saved: dict[str, Any] | None, changes: list[str]) -> int | None:
         """Collective: see `restore`. `changes`: lines for the user."""
-        run, found = self.run, self.run.resume.found
-        if found is not None and found.kind != "host":
+        run, resumed = self.run, self.run.resume.found
+        if resumed is not None and resumed.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
-            main_rank.on_main(resume.trim_history, found.directory, epoch)
+            main_rank.on_main(resume.trim_history, resumed.directory, epoch)
         self.best = dict(run.resume.variables)
         if saved is None:
-            if found is not None and found.kind == "begun":
-                resume.say(f"no epoch was finished: training starts over in {found.directory}")
+            if resumed is not None and resumed.kind == "begun":
+                resume.say(f"no epoch was finished: training starts over in {resumed.directory}")
             return None
         resume.release(run)
         notes = []
         for component in self.components:
-            with checkpoint.restoring(component.name, found.directory):
+            with checkpoint.restoring(component.name, resumed.directory):
                 state = _state_of(component, saved)
                 notes.append(component.load_state_dict(state, saved))
         self.best = saved["best"]
@@ -266,9 +266,9 @@ class StateSaver:
         while names and frame is not None:
             code = frame.f_code
             if names <= {*code.co_varnames, *code.co_cellvars}:
-                held = frame.f_locals
+                variables = frame.f_locals
                 return checkpoint.plain(
-                    {name: held[name] for name in sorted(names) if name in held}
+                    {name: variables[name] for name in sorted(names) if name in variables}
                 )
             frame = frame.f_back
         return {}

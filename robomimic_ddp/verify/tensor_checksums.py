@@ -18,8 +18,8 @@ from robomimic_ddp.distributed import fsdp
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
 _WORD_BYTES = 4
 _ROW = 256
-_CHUNK_CPU, _CHUNK_GPU = 512 * _ROW, 16384 * _ROW
-"""Words of a chunk: the size of a core's cache, and enough for a GPU. Whole rows."""
+_CHUNK_CPU, _CHUNK_GPU = 1024 * _ROW, 16384 * _ROW
+"""Words of a chunk, measured: enough for a call, and to stay in a cache. Whole rows."""
 _SMALL = 64 * _ROW
 """Up to this number of words the calls dominate the time."""
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.distributed import group, host_algo, host_objects, optimizer_ddp, parallel
 from robomimic_ddp.monitoring import progress_bar, step_hooks
 from robomimic_ddp.verify import data_fingerprint, gradient_means, structure
 from robomimic_ddp.verify.comparison import Evidence
@@ -126,6 +126,7 @@ class Verifier(step_hooks.StepHook):
         for _, net in structure.parallel_nets(self.algo):
             parallel.state_of(net).before_training_forward = partial(self._before_forward, epoch)
 
+    @host_objects.unchanged()
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
 
@@ -139,6 +140,7 @@ class Verifier(step_hooks.StepHook):
             items[f"buffer {name}"] = value if name in shared else change
         Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
 
+    @host_objects.unchanged()
     def epoch_end(self, epoch: Any) -> None:
         """Collective: equal steps, weights, averages, buffers; different streams and shares."""
         self._disarm()
@@ -249,6 +251,7 @@ class Verifier(step_hooks.StepHook):
         self._disarm()
         self._require_structure(f"before the first training forward of epoch {epoch}", {})
 
+    @host_objects.unchanged()
     def _require_structure(self, when: str, items: Mapping[str, Hashable]) -> None:
         evidence = Evidence(when, equal=dict(items), hints=HINTS)
         self._add_structure(evidence)

@@ -10,7 +10,6 @@ takes some hundred steps, while the others wait.
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import json
 import os
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -281,14 +280,14 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = turns.parser(__doc__.partition("\n")[0], rounds=20, quick_rounds=5)
     parser.add_argument("--batch", type=turns.at_least(1), default=16, help="of a rank; default 16")
     parser.add_argument("--only", action="append", choices=VARIANTS, help="of the variants")
     what = "write Python profiles of the main ranks to FILE.<variant>; times are then too long"
     parser.add_argument("--profile", metavar="FILE", help=what)
-    args: argparse.Namespace = parser.parse_args()
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), args.batch, args.profile)
         rounds = args.rounds or (5 if args.quick else 20)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import ConfigError
-from scripts.bench import data, step
+from scripts.bench import data, small_step, step
 from scripts.bench.data_set import DataJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -40,6 +40,17 @@ def test_host_safe_and_fast_take_the_same_steps(tmp_path, capsys):
         assert times["low"] <= times["median"] <= times["high"]
     text = capsys.readouterr().out
     assert "ours, preset=fast: " in text and "times the samples/s of host" in text
+
+
+@pytest.mark.slow
+def test_steps_of_a_small_net(tmp_path, capsys):
+    names = ["host", "DDP by hand", "ours, fast, 2 ranks"]
+    only = [word for name in names for word in ("--only", name)]
+    rows = rows_of(tmp_path, small_step, "--quick", "--rounds", "1", *only)
+    assert [(row["variant"], row["ranks"]) for row in rows] == [*zip(names, (1, 2, 2))]
+    assert all(row["milliseconds"] > 0 < row["processor_milliseconds"] for row in rows)
+    assert set(rows[-1]["over"]) == {"host", "DDP by hand"}
+    assert "| ours, fast, 2 ranks | 2 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -46,21 +46,21 @@ class Accumulation:
             "train_on_batch": self.train,
             "log_info": self.log,
         }
-        held = {name: method for name, method in methods.items() if hasattr(self.model, name)}
-        undo.enter_context(step_hooks.installed(self.model, methods=held))
+        present = {name: method for name, method in methods.items() if hasattr(self.model, name)}
+        undo.enter_context(step_hooks.installed(self.model, methods=present))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, of each micro-batch while training; of the whole batch while validating."""
         if not host_algo.is_training(self.model):
             return host(batch, *args, **kwargs)
         parts = split(batch, self.micro_batches)
-        return MicroBatches([host(one, *args, **kwargs) for one in parts], parts.weights)
+        return MicroBatches([host(part, *args, **kwargs) for part in parts], parts.weights)
 
     def postprocess(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, of each micro-batch."""
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
-        done = [host(one, *args, **kwargs) for one in batch]
+        done = [host(part, *args, **kwargs) for part in batch]
         return MicroBatches(done, batch.weights)
 
     def train(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class Accumulation:
         """The mean of the micro-batches' logs, by samples; of other values, the last."""
         if not isinstance(info, MicroBatches):
             return host(info, *args, **kwargs)
-        logs = [host(one, *args, **kwargs) for one in info]
+        logs = [host(part_info, *args, **kwargs) for part_info in info]
         return {
             key: _mean([log.get(key, value) for log in logs], info.weights)
             for key, value in logs[-1].items()
@@ -154,8 +154,8 @@ def split(batch: Any, count: int) -> MicroBatches:
 
 def _cut(value: Any, samples: int, part: slice, path: str) -> Any:
     if isinstance(value, dict):
-        kept = {key: _cut(item, samples, part, f"{path}/{key}") for key, item in value.items()}
-        return kept if type(value) is dict else type(value)(kept)
+        cut = {key: _cut(item, samples, part, f"{path}/{key}") for key, item in value.items()}
+        return cut if type(value) is dict else type(value)(cut)
     if isinstance(value, (list, tuple)):
         if len(value) == samples and all(isinstance(item, (str, bytes)) for item in value):
             return value[part]

@@ -29,15 +29,15 @@ def install(nets: list, undo: ExitStack) -> list:
     A camera's encoder is the outermost module with two-dimensional convolutions and without a
     ModuleDict or ModuleList of such modules.
     """
-    found = []
+    encoders = []
     for net in nets:
         parts = _encoders(net)
         for part in parts:
             call = partial(_checkpointed, part)
             module_call.replace(part, call, undo)
         if parts:
-            found.append(net)
-    return found
+            encoders.append(net)
+    return encoders
 
 
 def _checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -76,13 +76,13 @@ class _StatisticsStandStill:
 def _encoders(module: nn.Module) -> list[nn.Module]:
     if not has_image_layers(module):
         return []
-    held = [one for one in module.modules() if isinstance(one, _CONTAINERS)]
-    if any(has_image_layers(one) for one in held):
-        found = [part for child in module.children() for part in _encoders(child)]
-        return list(dict.fromkeys(found))  # cameras may share an encoder
+    containers = [inner for inner in module.modules() if isinstance(inner, _CONTAINERS)]
+    if any(has_image_layers(container) for container in containers):
+        encoders = [part for child in module.children() for part in _encoders(child)]
+        return list(dict.fromkeys(encoders))  # cameras may share an encoder
     return [module]
 
 
 def has_image_layers(module: nn.Module) -> bool:
     """Whether `module` has two-dimensional convolutions."""
-    return any(isinstance(one, IMAGE_LAYERS) for one in module.modules())
+    return any(isinstance(layer, IMAGE_LAYERS) for layer in module.modules())

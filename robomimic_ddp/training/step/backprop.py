@@ -43,8 +43,8 @@ def host_module(model: Any) -> Any:
     """The host's module with `backprop_for_loss`, or None where the host has none like it."""
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.torch_utils")
-    found = getattr(module, NAME, None)
-    if not callable(found) or not _NEEDED <= set(inspect.signature(found).parameters):
+    function = getattr(module, NAME, None)
+    if not callable(function) or not _NEEDED <= set(inspect.signature(function).parameters):
         return None
     return module
 
@@ -143,10 +143,10 @@ def update(
     (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
     if scaler is not None:
         scaler.unscale_(optim)
-    gradients = [one.grad for one in net.parameters() if one.grad is not None]
+    gradients = [p.grad for p in net.parameters() if p.grad is not None]
     if max_grad_norm is not None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
-    norms = torch._foreach_norm([fsdp.local(one) for one in gradients])
+    norms = torch._foreach_norm([fsdp.local(gradient) for gradient in gradients])
     total = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
     total = fsdp.sum_over_shards(total, gradients)
     if scaler is None:

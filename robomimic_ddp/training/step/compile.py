@@ -40,15 +40,15 @@ class _Compiled:
 
     def __init__(self, net: nn.Module, kind: str) -> None:
         self.net = net
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if BACKEND == "inductor":
             # Draw from torch's generator, which is saved with a run.
-            more["options"] = {"fallback_random": True}
+            options["options"] = {"fallback_random": True}
             if kind == "reduce-overhead":
-                more["options"]["triton.cudagraphs"] = True
+                options["options"]["triton.cudagraphs"] = True
         if kind == "reduce-overhead":
-            more["dynamic"] = False
-        self.forward = torch.compile(net.forward, backend=BACKEND, **more)
+            options["dynamic"] = False
+        self.forward = torch.compile(net.forward, backend=BACKEND, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if "forward" in vars(self.net):  # replaced for a block

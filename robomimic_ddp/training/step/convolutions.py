@@ -23,16 +23,16 @@ batches of 16 and 64, 64 to 1024 channels, 4 to 16 steps; docs/decisions.md).
 
 def install(nets: list, undo: ExitStack) -> bool:
     """Changes the class of convolutions on a CPU that may gain by it; False if there are none."""
-    found = [
+    convolutions = [
         module
         for net in nets
         for module in net.modules()
         if type(module) is nn.Conv1d and _may_gain(module)
     ]
-    for module in found:
+    for module in convolutions:
         module.__class__ = MatrixConv1d
         undo.callback(setattr, module, "__class__", nn.Conv1d)
-    return bool(found)
+    return bool(convolutions)
 
 
 def _may_gain(convolution: nn.Conv1d) -> bool:

@@ -25,7 +25,9 @@ synchronises the GPU before each step to read the overflow.
 
 def install(model: Any, undo: ExitStack) -> bool:
     """Fuses the model's optimizers until `undo` is closed; False if none can be."""
-    fused = [one for _, one in host_algo.named_optimizers(model) if _can_be_fused(one)]
+    fused = [
+        optimizer for _, optimizer in host_algo.named_optimizers(model) if _can_be_fused(optimizer)
+    ]
     for optimizer in fused:
         host_options = [entry.get("fused") for entry in optimizer.param_groups]
         handles = (
@@ -48,8 +50,8 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
         chosen = any(entry.get(name) for name in ("fused", "foreach", "capturable"))
         if chosen or entry.get("differentiable") or isinstance(entry["lr"], torch.Tensor):
             return False
-        devices = {one.device for one in entry["params"]}
-        kinds = {one.dtype for one in entry["params"]}
+        devices = {p.device for p in entry["params"]}
+        kinds = {p.dtype for p in entry["params"]}
         for device in devices:
             for kind in kinds:
                 probe = torch.zeros(1, device=device, dtype=kind).requires_grad_()

@@ -95,9 +95,9 @@ def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | Non
         why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
     if values.mode == "fsdp":
         why["compile"] = why["comm"] = "not with ddp.mode=fsdp"
-    given = [name for name in names if sources[name] not in ("default", PRESET)]
-    reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]
-    reasons += [f"{name} (set to {getattr(values, name)})" for name in given]
+    chosen_by_user = [name for name in names if sources[name] not in ("default", PRESET)]
+    reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *chosen_by_user)]
+    reasons += [f"{name} (set to {getattr(values, name)})" for name in chosen_by_user]
     left = f"; not {', '.join(reasons)}" if reasons else ""
     return f"preset max adds: {added or 'nothing'}{left}"
 
@@ -132,8 +132,8 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
             done["crops drawn without waiting"] = crops.install(model, undo)
             done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
         update = backprop.update if done["gradient norm read once"] else None
-        said = ", ".join(name for name in done if done[name])
-        line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
+        changes = ", ".join(name for name in done if done[name])
+        line = f"preset: {options.preset} ({changes or 'nothing that is known here to change'})"
     if options.precision != "fp32":
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
@@ -154,17 +154,17 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
 
 def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
     """Compiles and checkpoints as the options say; what the plan's line says of it."""
-    said, checkpointed = [], []
+    notes, checkpointed = [], []
     none = "none, since no net here has image layers"
     if options.activation_checkpointing:
         checkpointed = activation_checkpointing.install(nets, undo)
         encoders = f"{len(checkpointed)} net(s) with image encoders"
-        said.append(f"activation checkpointing: {encoders if checkpointed else none}")
+        notes.append(f"activation checkpointing: {encoders if checkpointed else none}")
     if options.compile != "false":
         count = compile.install(nets, options.compile, checkpointed, undo)
         but = ", not those that are checkpointed" if checkpointed else ""
-        said.append(f"compiled ({options.compile}): training forward of {count} net(s){but}")
-    return "".join(f"; {one}" for one in said)
+        notes.append(f"compiled ({options.compile}): training forward of {count} net(s){but}")
+    return "".join(f"; {note}" for note in notes)
 
 
 def _device(nets: list) -> Any:

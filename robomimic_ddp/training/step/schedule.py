@@ -28,8 +28,8 @@ def shorten(algo: Any, factor: float, undo: ExitStack) -> None:
         of_batches = getattr(part, "step_lr_schedulers_every_batch", None) or {}
         for name, members in (getattr(part, "lr_schedulers", None) or {}).items():
             if of_batches.get(name):
-                for one in members if isinstance(members, (list, tuple)) else [members]:
-                    _shorten(one, factor, undo)
+                for schedule in members if isinstance(members, (list, tuple)) else [members]:
+                    _shorten(schedule, factor, undo)
 
 
 def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:
@@ -37,7 +37,7 @@ def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:
         return
     if isinstance(schedule, lr_scheduler.LambdaLR):
         name = "lr_lambdas"
-        value: Any = [_faster(one, factor) for one in schedule.lr_lambdas]
+        value: Any = [_faster(factor_of, factor) for factor_of in schedule.lr_lambdas]
     elif isinstance(schedule, lr_scheduler.MultiStepLR):
         name, value = "milestones", Counter()
         for step, times in schedule.milestones.items():

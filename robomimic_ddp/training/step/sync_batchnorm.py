@@ -39,19 +39,19 @@ def install(model: Any, choice: str, nets: list, undo: ExitStack) -> str:
         )
     if choice == "false" or group.world_size() == 1:
         return ""
-    found = {
+    layers = {
         name: module
         for name, module in host_algo.named_modules(model)
         if isinstance(module, _BatchNorm) and not hasattr(module, "process_group")
     }
     if choice == "auto":
-        count = sum(module.training for module in found.values())
+        count = sum(module.training for module in layers.values())
         line = (
             f"\nBatchNorm: {count} layer(s) normalise with each rank's own samples, as in plain "
             "DDP; ddp.sync_batchnorm=true: with those of all ranks"
         )
         return line if count else ""
-    for name, module in found.items():
+    for name, module in layers.items():
         if type(module) not in _OF_ALL_RANKS:
             raise PlanError(
                 f"ddp.sync_batchnorm=true, but layer {name} is a {type(module).__name__}. Expected "
@@ -59,10 +59,10 @@ def install(model: Any, choice: str, nets: list, undo: ExitStack) -> str:
                 "class computes is not known here, and it would normalise with each rank's own "
                 "samples. Leave ddp.sync_batchnorm at its default, or use torch's class."
             )
-    for module in found.values():
+    for module in layers.values():
         undo.callback(setattr, module, "__class__", type(module))
         module.__class__ = _OF_ALL_RANKS[type(module)]
-    return f"\nBatchNorm: {len(found)} layer(s) normalise with the samples of all ranks"
+    return f"\nBatchNorm: {len(layers)} layer(s) normalise with the samples of all ranks"
 
 
 class _OfAllRanks(_BatchNorm):
@@ -95,7 +95,9 @@ class _OfAllRanks(_BatchNorm):
         scale = torch.rsqrt(variance + self.eps)
         scale = scale if self.weight is None else scale * self.weight
         shift = -mean * scale if self.bias is None else self.bias - mean * scale
-        scale, shift = (one.to(values).view(-1, *[1] * (input.dim() - 2)) for one in (scale, shift))
+        scale, shift = (
+            factor.to(values).view(-1, *[1] * (input.dim() - 2)) for factor in (scale, shift)
+        )
         return (values * scale + shift).to(input.dtype)
 
     @torch.no_grad()
