@@ -63,6 +63,14 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
     return open(path, mode, opener=opener, **kwargs)
 
 
+def require_no_link(path: Any) -> None:
+    """Raise OSError for a link to a file, or to nothing, where something is to be written. Devices
+    may be linked, as /dev/stdout is.
+    """
+    if os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path)):
+        raise OSError(f"{path} is a link: a file is needed")
+
+
 def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
     """Return the contents of a file of at most `most` bytes. Raises OSError."""
     with opened(path) as file:
