@@ -12,6 +12,8 @@ import torch
 
 from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
+from robomimic_ddp.commands.evaluate.evaluator import Evaluator
+from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.errors import EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 
@@ -172,3 +174,15 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / evaluation.FILE_NAME).mkdir()
     with pytest.raises(DataError, match="cannot be written"), record.locked(tmp_path):
         pass
+
+
+@pytest.mark.bad_input
+def test_a_strangers_config_neither_fills_the_memory_nor_names_a_file_elsewhere(tmp_path):
+    config = {"experiment": {"rollout": {"n": 10**12}, "logging": []}, "train": {"data": ""}}
+    meta = {**META, "env_name": "/../../x\033"}
+    found = read(write(tmp_path / "a.pth", config=json.dumps(config), env_metadata=meta))
+    evaluator = Evaluator(tmp_path, tmp_path, None, Trackers(tmp_path), None, filmed=1)
+    tasks = list(evaluator._tasks(tmp_path / "a.pth", found, {}))
+    assert len(tasks) <= 10**5
+    assert Path(tasks[0].message["video"]).parent == tmp_path / "videos" / "evaluation"
+    evaluator.trackers.log(found, [])

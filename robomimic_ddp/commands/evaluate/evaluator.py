@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from robomimic_ddp.monitoring import evaluation
 from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0
+_MOST_EPISODES = 100_000
 
 
 class Evaluator:
@@ -92,7 +94,8 @@ class Evaluator:
         }
 
     def _count(self, checkpoint: Checkpoint) -> int:
-        return self.episodes or max(1, checkpoint.number("experiment.rollout.n", 50))
+        asked = self.episodes or checkpoint.number("experiment.rollout.n", 50)
+        return min(max(1, asked), _MOST_EPISODES)
 
     def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Any:
         """Yield the episodes that are left to play."""
@@ -109,8 +112,8 @@ class Evaluator:
                 if (environment.name, episode) not in played:
                     video = None
                     if episode < self.filmed:
-                        name = f"{copy.stem}_{environment.name}_{episode}.mp4"
-                        video = str(self.run / "videos" / "evaluation" / name)
+                        name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
+                        video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
                     yield Task({**common, "episode": episode, "video": video})
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS, Checkpoint
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, tree
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import evaluation, host_loggers
@@ -117,7 +117,8 @@ class Trackers:
         """Log the results at the checkpoint's epoch, as the host does for its rollouts. What cannot
         be logged is a warning, once.
         """
-        logging = checkpoint.config.get("experiment", {}).get("logging", {})
+        logging = tree.at(checkpoint.config, "experiment.logging")
+        logging = logging if isinstance(logging, dict) else {}
         values = {
             f"Rollout/{name}/{result['env']}": value
             for result in results

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.commands.ckpt import contents
+from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.training import episodes
 
 _VIDEO_FPS = 20
@@ -152,6 +153,7 @@ def main() -> None:
             os._exit(0)  # nobody waits for the episode that is played now
 
     threading.Thread(target=receive, daemon=True).start()
+    keep_triton_first()  # DROID's hosts import TensorFlow
     torch.set_num_threads(1)  # else the number of workers would change the rounding
     player = Player()
     while True:
