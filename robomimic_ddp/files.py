@@ -55,11 +55,20 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
             flags = of_mode | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
             return _require_regular(os.open(path, flags, 0o666), path)
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            kind = {errno.ELOOP: "a link", errno.ENXIO: "a pipe"}.get(error.errno or 0)
+            if kind is None:
                 raise
-            raise OSError(f"{path} is a link: a file is needed") from error
+            raise OSError(f"{path} is {kind}: a file is needed") from error
 
     return open(path, mode, opener=opener, **kwargs)
+
+
+def require_no_link(path: Any) -> None:
+    """Raise OSError for a link to a file, or to nothing, where something is to be written. Devices
+    may be linked, as /dev/stdout is.
+    """
+    if os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path)):
+        raise OSError(f"{path} is a link: a file is needed")
 
 
 def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
@@ -67,6 +76,13 @@ def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
     with opened(path) as file:
         _require_size(file, path, most)
         return file.read()
+
+
+def read_end(path: Any, most: int = 2**20) -> str:
+    """Return the text of the last `most` bytes of a log, which may be large. Raises OSError."""
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most).decode(errors="replace")
 
 
 def read_text(path: Any, most: int = MOST_BYTES) -> str:

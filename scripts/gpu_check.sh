@@ -18,10 +18,11 @@ if [ -z "${GPU_CHECK_PYTHON:-}" ]; then
 else
     environment_python="$GPU_CHECK_PYTHON"
     if [ -n "${GPU_CHECK_WHEELS:-}" ]; then
-        lent="$(mktemp -d)"
-        trap 'rm -rf "$lent"' EXIT
-        "$environment_python" -m pip install --quiet --no-index --no-deps --target "$lent" "$GPU_CHECK_WHEELS"/*.whl
-        export PYTHONPATH="$PYTHONPATH:$lent"
+        GPU_CHECK_LENT="$(mktemp -d)"
+        export GPU_CHECK_LENT
+        trap 'rm -rf "$GPU_CHECK_LENT"' EXIT
+        "$environment_python" -m pip install --quiet --no-index --no-deps --target "$GPU_CHECK_LENT" "$GPU_CHECK_WHEELS"/*.whl
+        export PYTHONPATH="$PYTHONPATH:$GPU_CHECK_LENT"
     fi
 fi
 "$environment_python" -m scripts.gpu_check "$@"

@@ -48,6 +48,8 @@ ABORT_TEXTS = (
 """What an unclean end leaves on standard error."""
 
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "TORCHELASTIC_", "ROBOMIMIC_DDP_")
+LENT = "GPU_CHECK_LENT"
+"""A folder of packages that scripts/gpu_check.sh lends to an environment."""
 _GONE_SECONDS = 5.0
 SOON_SECONDS = 60.0
 
@@ -153,8 +155,9 @@ def environment(host: Host | None, added: Mapping[str, str] | None = None) -> di
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_LAUNCHER)}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile all modules again costs 1 s
     paths = [host.folder] if host is not None else []
+    lent = [text] if (text := os.environ.get(LENT)) else []
     kept.update(
-        PYTHONPATH=os.pathsep.join(str(path) for path in [*paths, ROOT]),
+        PYTHONPATH=os.pathsep.join(str(path) for path in [*paths, ROOT, *lent]),
         PYTHONHASHSEED="0",
         PYTHONFAULTHANDLER="1",
         OMP_NUM_THREADS="1",

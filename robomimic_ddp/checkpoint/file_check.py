@@ -183,12 +183,16 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
                 "anything else could run any program. It was not loaded. If you trust its source, "
                 "train with ddp.trust_checkpoint=true; else use another checkpoint."
             ) from error
-        reason = text.rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
         raise CheckpointError(
-            f"{shown} cannot be read ({reason.splitlines()[0][:200]}): the file is damaged, or "
-            "was not written by torch.save as it is by default. Use last_bak.pth beside it, or an "
-            "earlier one."
+            f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "
+            "torch.save as it is by default. Use last_bak.pth beside it, or an earlier one."
         ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return why torch has not loaded a file: a line, without its advice to run the file's code."""
+    text = str(error).rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
+    return text.splitlines()[0].partition(". Please use")[0][:200]
 
 
 def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import bounds, weights
+from robomimic_ddp.checkpoint import bounds, file_check, weights
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -158,9 +158,9 @@ def read_file(path: Path) -> dict[str, Any]:
         bounds.require_content(sealed, path)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         cut = path.is_file() and not bounds.is_archive(path)
-        why = f"cut off while it was written, at {path.stat().st_size} bytes" if cut else first
+        size = path.stat().st_size if cut else 0
+        why = f"cut off while it was written, at {size} bytes" if cut else file_check.reason(error)
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:
         raise NotOurState(

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError
@@ -50,6 +51,7 @@ def save(figure: Any, output: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         picture = io.BytesIO()
         figure.savefig(picture, dpi=130, format=file.suffix[1:])
+        files.require_no_link(file)
         with atomic_open(file, "wb", follow=True) as opened:
             opened.write(picture.getvalue())
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands import figures
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring import evaluation, history, run_summary
 from robomimic_ddp.terminal import print_clean
@@ -201,7 +202,7 @@ def _line(
     points = [
         (at[record["epoch"]], record["log"][key])
         for record in records
-        if record["phase"] == phase and key in record["log"]
+        if record["phase"] == phase and tree.is_number(record["log"].get(key))
     ]
     if not points:
         return

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import (
     dotlist,
     early_failure,
@@ -121,6 +122,8 @@ def module_file(module: str) -> Path | None:
 
 
 def text_of(file: Path | None) -> str:
-    """Return the source text of a module's file; "" without one."""
-    is_file = file is not None and file.is_file()
-    return file.read_text(encoding="utf-8", errors="replace") if is_file else ""
+    """Return the source text of a module's file; "" without one, or for what is no source."""
+    try:
+        return "" if file is None else files.read_bytes(file).decode(errors="replace")
+    except OSError:
+        return ""

@@ -30,6 +30,8 @@ REMEDIES = {
     "out of memory": "The batch is for each rank: lower train.batch_size (ddp.accumulate keeps the "
     "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
     "true; nvidia-smi shows what else uses the GPU's memory.",
+    "read data (": "An HDF5 file of train.data is damaged. `h5dump FILE > /dev/null` reads all of "
+    "it and names the dataset; copy or write the file again.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which, "
     "and `df -i` one that has no room for more files.",

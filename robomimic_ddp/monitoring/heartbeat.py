@@ -130,6 +130,8 @@ class Heartbeat(StepHook):
         state.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
         temporary = self.path.with_suffix(".tmp")
         try:
+            if self.path.parent.is_symlink():  # it would lead out of the run
+                self.path.parent.unlink()
             self.path.parent.mkdir(exist_ok=True)
             temporary.unlink(missing_ok=True)  # what a killed rank has left
             with open(temporary, "x", encoding="utf-8") as file:

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.terminal import print_clean
 
 FILE_NAME = "history.jsonl"
 MOST_BYTES = 256 * 2**20
+_MOST = 2**63
+_AMOUNTS = ("steps", "samples", "seconds", "samples_per_second")
 
 
 def loader_of(arguments: Mapping[str, Any]) -> Any:
@@ -89,7 +91,7 @@ def read(directory: Path) -> list:
     Raises DataError if there is no history or another line is damaged.
     """
     path = Path(directory) / FILE_NAME
-    if not path.is_file():
+    if not os.path.lexists(path):
         other = paths.example_below(Path(directory), FILE_NAME)
         raise DataError(
             f"{directory} has no {FILE_NAME}; expected the folder of a run trained under the "
@@ -130,4 +132,12 @@ def _record(found: Any) -> dict:
     missing = {"epoch", "phase"} - set(found)
     if missing:
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    epoch, phase = found["epoch"], found["phase"]
+    if not (epoch is None or tree.is_whole(epoch, -_MOST, _MOST)) or not isinstance(phase, str):
+        raise ValueError(f"it has the epoch {epoch!r:.50} and the phase {phase!r:.50}")
+    amounts = {key: found[key] for key in _AMOUNTS if key in found}
+    losses = {key: value for key, value in found["log"].items() if tree.is_number(value)}
+    for key, value in {**losses, **amounts}.items():
+        if not tree.is_number(value) or isinstance(value, int) and abs(value) > _MOST:
+            raise ValueError(f"{key} is {value!r:.50}, not a number of a training")
     return found

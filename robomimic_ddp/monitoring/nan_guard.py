@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robomimic_ddp import files
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
@@ -157,7 +158,7 @@ def _bad_steps(
 ) -> Iterator[tuple[str, str, int]]:
     import h5py
 
-    with h5py.File(path, "r") as file:
+    with h5py.File(files.regular(path), "r") as file:
         for name in episodes:
             for place in places:
                 stored = file.get(f"data/{name}/{place}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import torch
 
 from scripts.gpu_check.machine import Failed, Machine, Trained
+from tests.hosts import run
 from tests.runs import epoch_logs, flat, load
 
 NEAR, ROUNDED, OTHER = 0.01, 0.3, 0.7
@@ -28,8 +32,16 @@ class Check:
     needs: tuple[str, ...]
 
     def lacking(self) -> list[str]:
-        """The modules that are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+        """The modules that are not installed, what the host imports among them."""
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return missing or (missing_of_host() if "robomimic" in self.needs else [])
+
+
+@functools.cache
+def missing_of_host() -> list[str]:
+    """The first module that the host imports and that is not installed."""
+    result = run(None, sys.executable, "-c", "import robomimic.scripts.train")
+    return re.findall(r"No module named '([\w.]+)'", result.stderr)[-1:]
 
 
 CHECKS: list[Check] = []

@@ -17,7 +17,7 @@ from robomimic_ddp.checkpoint import lock, run_search, state_file
 from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
-from robomimic_ddp.config import json_config, option_values
+from robomimic_ddp.config import command_line, json_config, option_values
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -267,3 +267,40 @@ def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(name: str, tmp_pat
     with pytest.raises(DataError):
         history.read(tmp_path)
     assert not state_file.exists(tmp_path)
+
+
+def test_a_pipe_is_named_where_a_file_is_written(tmp_path: Path) -> None:
+    pipe(tmp_path / lock.NAME)
+    with pytest.raises(WriteError, match="is a pipe: a file is needed"):
+        lock.take(tmp_path)
+
+
+def test_a_history_that_is_no_file_is_not_called_missing(tmp_path: Path) -> None:
+    pipe(tmp_path / history.FILE_NAME)
+    with pytest.raises(DataError, match="is a pipe: a file is needed"):
+        history.read(tmp_path)
+
+
+def test_a_million_record_files_are_not_named_one_by_one(tmp_path: Path) -> None:
+    split = {"name": "train", "filepathTemplate": "x", "shardLengths": ["1"] * 10**6}
+    info = {"name": "x", "version": "1.0.0", "splits": [split]}
+    (tmp_path / source.INFO_FILE).write_text(json.dumps(info))
+    (tmp_path / "features.json").write_text("{}")
+    with pytest.raises(DataError, match="more than 2 MiB"):
+        _ = source.Source(tmp_path).builder
+
+
+def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(2**40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\xff\nthe last line")
+    assert files.read_end(tmp_path / "log").splitlines()[-1] == "the last line"
+    pipe(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a pipe"):
+        files.read_end(tmp_path / "pipe")
+
+
+def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
+    large(tmp_path / "train.py")
+    assert command_line.text_of(tmp_path / "train.py") == ""

@@ -192,6 +192,13 @@ def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
         state_file.read_file(tmp_path / state_file.STATE)
 
 
+def test_why_a_state_was_not_loaded_is_no_advice_to_run_its_code(tmp_path: Path) -> None:
+    torch.save({"state": Calls(print, ())}, tmp_path / state_file.STATE)
+    with pytest.raises(CheckpointError, match=r"GLOBAL (builtins\.)?print ") as error:
+        state_file.read_file(tmp_path / state_file.STATE)
+    assert "weights_only" not in str(error.value) and "safe_globals" not in str(error.value)
+
+
 MODELS = {
     "no names": {"nets": [1, 2]},
     "a number as a name": {"nets": {5: torch.zeros(1)}},

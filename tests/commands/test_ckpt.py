@@ -119,9 +119,14 @@ def test_checkpoints_that_have_no_mean(write, tmp_path, capsys):
     broken = torch.load(write("nan.pth"), weights_only=True)
     broken["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
     torch.save(broken, tmp_path / "nan.pth")
+    unlike = torch.load(write("unlike.pth"), weights_only=True)
+    key = "policy.noise_pred_net.out.bias"
+    unlike["model"]["nets"][key] = unlike["model"]["nets"][key].to(torch.complex64)
+    torch.save(unlike, tmp_path / "unlike.pth")
     out = tmp_path / "mean.pth"
     for other, message in (
         (write("other.pth", module=True), "differ in 8 tensor(s)"),
+        (tmp_path / "unlike.pth", f"differ in 1 tensor(s), such as {key}"),
         (tmp_path / "nan.pth", "nan.pth: ema contains NaN or infinity in 1 tensor"),
     ):
         assert command("average", write(), other, "-o", out) == 1 and not out.exists()
@@ -340,10 +345,12 @@ def test_a_path_that_torch_cannot_open(write, tmp_path):
 
 def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
     output = tmp_path / "out.pth"
+    os.mkfifo(tmp_path / "pipe.pth")
     for words, code, message in (
         (("convert", write(), "-o", tmp_path / "out.txt"), 2, "expected a name ending in .pth"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
         (("show", tmp_path / "none.pth"), 1, "there is no such file"),
+        (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
         (("show", tmp_path), 1, "this is a folder; expected a file, such as models/"),
     ):
         assert command(*words) == code

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from robomimic_ddp import cli
 from robomimic_ddp.commands import plot
-from robomimic_ddp.errors import EXIT_DONE
+from robomimic_ddp.errors import EXIT_DONE, DataError
 
 
 def history(folder: Path, samples: int, epochs: int = 4) -> str:
@@ -84,6 +84,29 @@ def test_the_title_says_that_losses_are_smoothed(monkeypatch, tmp_path):
         titles.clear()
         plot.plot([history(tmp_path / f"a{epochs}" / "1", 8, epochs)], str(tmp_path / "a.png"))
         assert any("smoothed; faint: each epoch's" in title for title in titles) is expected
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": "1"},
+        {"epoch": [1]},
+        {"epoch": 10**400},
+        {"phase": ["train"]},
+        {"samples": "8"},
+        {"steps": None},
+        {"log": {"Loss": 10**400}},
+    ],
+    ids=lambda changes: str(changes)[:30],
+)
+def test_a_record_of_other_types_is_one_error(tmp_path, changes):
+    run = Path(history(tmp_path / "a" / "1", 8))
+    lines = (run / "history.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({**json.loads(lines[0]), **changes})
+    (run / "history.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="line 1, is no JSON record of"):
+        plot.plot([str(run)], str(tmp_path / "a.png"))
 
 
 def test_a_run_that_has_not_finished_is_marked(drawn, tmp_path):

@@ -24,7 +24,14 @@ from robomimic_ddp.checkpoint import lock as run_lock
 from robomimic_ddp.commands.sweep import command, new, space, study
 from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, RUN_LOCK, Trial
 from robomimic_ddp.commands.sweep.worker import Worker
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    DataError,
+    UsageError,
+)
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import TRAINING, worker
 from tests.configs import make_config, write_config
@@ -326,6 +333,43 @@ def test_losses_that_are_not_numbers_and_runs_that_are_gone_have_rows(make, caps
     output = capsys.readouterr().out
     assert output.count("its history has no finite valid/Loss") == 2
     assert "its folder is missing" in output and "(its history is damaged)" in output
+
+
+def edited(made: study.Sweep, change: Callable[[list], Any]) -> None:
+    """`change` the records of the journal, as a stranger could."""
+    journal = made.directory / study.JOURNAL
+    records = [json.loads(line) for line in journal.read_text().splitlines()]
+    change(records)
+    journal.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def definition(records: list) -> dict:
+    return next(r["user_attr"]["definition"] for r in records if "user_attr" in r)
+
+
+OTHER = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": ["../.."]}})
+WORKER = {"host": "node", "gpus": "0"}
+EDITS: dict[str, Callable[[list], Any]] = {
+    "a metric": lambda records: definition(records).update(metric=7),
+    "values": lambda records: definition(records)["space"].update({"train.seed": OTHER}),
+    "no JSON": lambda records: records[-1]["system_attrs"]["fixed_params"].update(
+        {"train.seed": "../.."}
+    ),
+    "a worker": lambda records: records[-1]["user_attrs"].update(worker=7),
+    "a process": lambda records: records[-1]["user_attrs"].update(
+        worker={**WORKER, "process": 10**30}
+    ),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_an_edited_journal_is_one_error(change, make):
+    made = make("train.seed=1,2")
+    edited(made, change)
+    with pytest.raises(DataError, match=r"cannot be read as the journal of a sweep \(\w+:"):
+        worker(made.directory).run()
+    assert not any(made.directory.glob("trials/*"))
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])

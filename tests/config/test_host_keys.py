@@ -93,6 +93,7 @@ SAVE, NAME_TWICE = "experiment.save.", {"train.action_keys": ["actions", "action
         ({"experiment.rollout.rate": 0}, "rollout.rate=0: expected a whole number of at least 1"),
         ({"experiment.rollout.rate": 0.5}, "rollout.rate=0.5: expected a whole number"),
         (NAME_TWICE, "train.action_keys names 'actions' twice"),
+        ({f"{OBS}low_dim": ["eef", None]}, "observation.modalities.obs has None: expected names"),
         ({f"{OBS}low_dim": ["eef", "eef"]}, "observation.modalities.obs names 'eef' twice"),
         ({f"{OBS}low_dim": ["eef"], f"{OBS}rgb": ["eef"]}, "modalities.obs names 'eef' twice"),
     ],

@@ -44,13 +44,16 @@ def leaves_a_net_in_eval(model: Any) -> None:
 
 
 def skips_the_average(model: Any) -> None:
-    """Its loss passes through no DDP, and nothing is averaged before the step."""
-    optimizer_ddp.of(model.optimizers["actor"]).remove()
+    """Nothing is averaged in the backward pass, nor before the step."""
+    averaging = optimizer_ddp.of(model.optimizers["actor"])
+    averaging.remove()
+    averaging.average_in_backward = lambda loss: loss
 
 
 def passes_ddp_by(model: Any) -> None:
     averaging = optimizer_ddp.of(model.optimizers["critic"][1])
-    averaging.through = lambda loss: loss
+    assert callable(averaging.average_in_backward)
+    averaging.average_in_backward = lambda loss: loss
 
 
 def gains_an_optimizer(model: Any) -> None:

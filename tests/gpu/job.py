@@ -35,6 +35,7 @@ from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from robomimic_ddp.distributed import comm_hooks
+from robomimic_ddp.training import run
 
 RANK = int(os.environ.get("RANK", "0"))
 STEP_OF_FAULT = 3
@@ -124,6 +125,7 @@ class Watch:
         if self.kind == "oom":
             raise RuntimeError("CUDA out of memory. Tried to allocate 1024 TiB")
         if self.kind == "kill":
+            run.current().output.writer.flush()  # so that there is a state to resume from
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "sleep":
             time.sleep(3600)

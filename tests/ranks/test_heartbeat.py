@@ -242,3 +242,14 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     reported = heartbeat.read(tmp_path)[0]
     present.output.heartbeat.stop(True)
     assert reported["memory"] == 222
+
+
+def test_a_linked_folder_of_heartbeats_is_replaced(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "rank0.json").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / heartbeat.FOLDER).symlink_to(other)
+    heartbeat.Heartbeat(tmp_path / "run", 0, 1, "cpu", lambda: 0).write()
+    assert (other / "rank0.json").read_text() == "precious"
+    assert heartbeat.read(tmp_path / "run")[0]["rank"] == 0

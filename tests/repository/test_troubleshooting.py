@@ -99,6 +99,8 @@ def test_the_page_of_messages_holds_every_message(pages):
         ("worker killed by signal: Bus error. It is possible that ...", "--shm-size"),
         ("Expected to have finished reduction in the prior iteration", "find_unused"),
         ("NCCL error in: ../torch/csrc: unhandled system error, ncclSystemError", "SOCKET_IFNAME"),
+        ("OSError: Can't synchronously read data (filter returned failure)", "h5dump"),
+        ("OSError: Can't read data (inflate() failed)", "h5dump"),
         ("[Errno 24] Too many open files", "ulimit"),
         ("ValueError: 3", ""),
     ],

@@ -74,6 +74,11 @@ def other_type(features: Any) -> None:
     place.int64_list.value.extend([1] * count)
 
 
+def more_states(features: Any) -> None:
+    """A state has a thousand steps more than the episode."""
+    features["steps/observation/cartesian_position"].float_list.value.extend([0.0] * 6000)
+
+
 def no_picture(features: Any) -> None:
     """The second frame of a camera is no picture."""
     features["steps/observation/exterior_image_1_left"].bytes_list.value[1] = b"no picture"
@@ -139,6 +144,13 @@ DAMAGES = (
         "wrong feature type",
         rewrite(3, 1, other_type),
         ("-00003", "episode 1", "not those of the metadata"),
+        {7},
+        ("1 of", "-00003"),
+    ),
+    Damage(
+        "more states than steps",
+        rewrite(3, 1, more_states),
+        ("-00003", "episode 1", "not those of the metadata (numbers of steps: "),
         {7},
         ("1 of", "-00003"),
     ),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.records import masked_checksum, read_record
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode, encode_jpeg
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import FAILED, made_up_episode
 
@@ -88,3 +94,64 @@ def test_no_rlds_data_set_at_all(tmp_path):
 
     source = Source(tmp_path)
     assert "no RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
+
+
+def test_features_of_another_package_are_not_imported(copy, tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = "tensorflow_datasets.core.features.text_feature.Text"
+    text = (copy / "features.json").read_text()
+    (copy / "features.json").write_text(text.replace(known, "evil.Text", 1))
+    error = message(lambda: Source(copy).builder)
+    assert "names the class evil.Text" in error and error.count("\n") == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_record_files_of_another_folder_are_not_read(copy):
+    info = copy / "dataset_info.json"
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+    assert template in info.read_text()
+    info.write_text(info.read_text().replace(template, f"../1.0.0/../{template}"))
+    assert "names record files in other folders" in message(lambda: Source(copy).files)
+
+
+@pytest.mark.parametrize("length", [2**36, 2**63 - 1, 2**64 - 1])
+def test_the_length_of_a_record_is_no_reason_to_take_memory(tmp_path, length):
+    head = length.to_bytes(8, "little")
+    (tmp_path / "a").write_bytes(head + masked_checksum(head) + bytes(100))
+    with pytest.raises(RecordError, match=f"cut off: 100 of {length} bytes"):
+        read_record(tmp_path / "a", 0)
+
+
+def jpeg(height: int, width: int) -> bytes:
+    """A small JPEG whose header declares another size."""
+    data = encode_jpeg(np.zeros((16, 16, 3), np.uint8), 90)
+    place = data.index(b"\xff\xc0") + 5
+    return data[:place] + struct.pack(">HH", height, width) + data[place + 4 :]
+
+
+def picture(kind: str, height: int, width: int) -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB" if kind == "EPS" else "1", (width, height)).save(written, kind)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "stored", "words"),
+    [
+        (jpeg(65500, 65500), (16, 16), "has 65500x65500 pixels, not the 16x16"),
+        (jpeg(65500, 65500), (None, None), "has 65500x65500 pixels: more than 134,217,728"),
+        (picture("PNG", 12000, 12000), (16, 16), "has 12000x12000 pixels, not the 16x16"),
+        (picture("PNG", 12000, 12000), (None, None), "pixels: more than 134,217,728"),
+        (picture("EPS", 16, 16), (16, 16), "cannot identify image file"),
+    ],
+)
+def test_a_frame_takes_memory_for_its_declared_size_alone(data, stored, words):
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match=words):
+            decode(data, stored)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()

@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices
@@ -155,6 +156,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
 def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        files.require_no_link(file)
         with atomic_open(file, follow=True, encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:

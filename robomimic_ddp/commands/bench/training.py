@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.bench.report import ranks_text
 from robomimic_ddp.commands.launch import torchrun
@@ -36,7 +37,7 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
         _stop(process)
     directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
     if code != 0 or not directories:
-        text = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = files.read_end(log).splitlines()
         print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
         raise LaunchError(
             f"the training on {ranks_text(job.gpus)} ended with exit code {code}; its last lines "

@@ -36,7 +36,7 @@ def read(path: Any) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: this is a folder; expected a file, such as models/*.pth or last.pth in it."
         )
-    if not file.is_file():
+    if not file.exists():
         raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
     content = file_check.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
@@ -171,12 +171,17 @@ def _settings(content: Mapping[str, Any]) -> dict[str, str]:
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
     odd = [key for key in set(first) ^ set(other or {})]
-    odd += [key for key in set(first) & set(other or {}) if first[key].shape != other[key].shape]
+    both = set(first) & set(other or {})
+    odd += [key for key in both if _kind(first[key]) != _kind(other[key])]
     if odd:
         raise CheckpointError(
             f"{where} differ in {len(odd)} tensor(s), such as {sorted(odd)[0]}: only checkpoints "
             "of the same nets in the same layout can be averaged."
         )
+
+
+def _kind(tensor: torch.Tensor) -> tuple:
+    return tensor.shape, tensor.is_floating_point()
 
 
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import DataError
 
+_MOST_GROUPS = 10
+
 
 def report_of(path: Path) -> dict[str, Any]:
     """Return episodes, lengths and keys of the file. Raises DataError for any other file."""
@@ -40,11 +42,20 @@ def _length(file: Structure, episode: str) -> int:
             "Expected `actions`, as robomimic's files have, or actions by other names with "
             '"action" in them (train.action_keys). Convert the file again.'
         )
-    return file.steps(episode)
+    steps = file.steps(episode)
+    if "actions" in names and hasattr(file.find(f"data/{episode}/actions"), "shape"):
+        shape = file.numbers(f"data/{episode}/actions") or ()
+        file.require_steps(episode, "actions", shape, steps)
+    return steps
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and descriptions of an episode's datasets, without `next_obs`."""
+    if place.count("/") > _MOST_GROUPS:
+        raise DataError(
+            f"{file.path}: {place} is more than {_MOST_GROUPS} groups deep: a group contains "
+            "itself, by a link. Expected data/demo_N/obs/KEY. Write the episode again."
+        )
     for name in file.names(place):
         entry = file.find(f"{place}/{name}")
         if hasattr(entry, "items"):

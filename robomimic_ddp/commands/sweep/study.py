@@ -18,11 +18,14 @@ import math
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from robomimic_ddp import files
-from robomimic_ddp.commands.sweep import journal, space
+from robomimic_ddp.commands.sweep import METRICS, journal, space
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
@@ -31,6 +34,18 @@ JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
 RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
 """Names of checkpoint's files in a run directory, without importing torch."""
 _GLANCE_SECONDS = 0.01
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """For the block: raise what a journal that somebody has edited leads to as a DataError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise DataError(
+            f"{file} cannot be read as the journal of a sweep ({type(error).__name__}: {error}): "
+            "it is damaged, or another program's. Make a new sweep in another folder."
+        ) from error
 
 
 class Sweep:
@@ -55,18 +70,15 @@ class Sweep:
             files.regular(file, _MOST_BYTES)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error}.") from error
-        try:
+        with _reading(file):
             self.storage = journal.storage(file)
             self.study = optuna.load_study(study_name=NAME, storage=self.storage)
             definition = self.study.user_attrs["definition"]
             from_json = optuna.distributions.json_to_distribution
             self.space = {key: from_json(text) for key, text in definition["space"].items()}
             self.metric, sampler = definition["metric"], definition["sampler"]
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
-            raise DataError(
-                f"{file} cannot be read as the journal of a sweep ({error}): it is damaged, or "
-                "another program's. Make a new sweep in another folder."
-            ) from error
+            if self.metric not in METRICS:
+                raise ValueError(f"it compares by {self.metric!r:.50}")
         searches, samplers = sampler == "tpe", optuna.samplers
         self.study.sampler = (
             samplers.TPESampler(constant_liar=True) if searches else samplers.RandomSampler()
@@ -76,7 +88,8 @@ class Sweep:
 
     def trials(self) -> list[Trial]:
         """Return the trials, in the order of their numbers."""
-        return [Trial(self, record) for record in self.study.get_trials(deepcopy=False)]
+        with _reading(self.directory / JOURNAL):
+            return [Trial(self, record) for record in self.study.get_trials(deepcopy=False)]
 
 
 class Trial:
@@ -98,6 +111,10 @@ class Trial:
         self.error = record.user_attrs.get("error", "")
         self.digests = record.user_attrs.get("digests", [])
         self.worker = record.user_attrs.get("worker", {})
+        if self.worker:
+            gpus, process = self.worker["gpus"], self.worker["process"]
+            if not isinstance(gpus, str) or not tree.is_whole(process, 1, 2**31 - 1):
+                raise ValueError(f"trial {self.number} has a worker without GPUs or process")
 
     def again(self) -> Trial:
         """Return the trial as the journal has it now."""
@@ -111,9 +128,10 @@ class Trial:
 
         if self.state == "waiting":
             self._sweep.storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
-        asked = trial.Trial(self._sweep.study, self._id)
-        for key, distribution in self._sweep.space.items():
-            asked._suggest(key, distribution)
+        with _reading(self._sweep.directory / JOURNAL):
+            asked = trial.Trial(self._sweep.study, self._id)
+            for key, distribution in self._sweep.space.items():
+                asked._suggest(key, distribution)
         digest = hashlib.sha256(files.read_bytes(self._sweep.directory / CONFIG)).hexdigest()[:8]
         asked.set_user_attr("digests", list(dict.fromkeys([*self.digests, digest])))
         asked.set_user_attr("worker", worker)
@@ -177,7 +195,7 @@ class Trial:
         run = self.run()
         try:
             return run is not None and "outcome" in files.read_json(run / RECORD)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return False
 
     @property

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, Any
 
+from robomimic_ddp import files
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
@@ -195,6 +196,6 @@ def _last_error(trial: Trial, code: int) -> str:
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     try:
-        return known_errors.error_line(trial.log.read_text(encoding="utf-8", errors="replace"))
+        return known_errors.error_line(files.read_end(trial.log))
     except OSError:  # somebody has removed it
         return f"exit code {code}"

@@ -204,20 +204,13 @@ class _File:
                     "pictures, which are [steps, height, width, channels]. List it under low_dim, "
                     "or write the dataset again."
                 )
-            self._check_shape(where, place, shape, steps)
-
-    def _check_shape(self, where: str, place: str, shape: tuple[int, ...], steps: int) -> None:
-        if not shape or shape[0] < steps:
-            raise DataError(
-                f"{where}: {place!r} has shape {shape}, but num_samples says {steps} steps. Write "
-                "the episode again."
-            )
-        expected = self.first.setdefault(place, shape[1:])
-        if shape[1:] != expected:
-            raise DataError(
-                f"{where}: {place!r} has shape {shape[1:]} per step, other episodes have "
-                f"{expected}. One policy takes one shape: use episodes that agree."
-            )
+            file.require_steps(name, place, shape, steps)
+            expected = self.first.setdefault(place, shape[1:])
+            if shape[1:] != expected:
+                raise DataError(
+                    f"{where}: {place!r} has shape {shape[1:]} per step, other episodes have "
+                    f"{expected}. One policy takes one shape: use episodes that agree."
+                )
 
 
 def _action_place(file: Structure, episode: str, key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,8 +44,9 @@ def read_record(file: Any, offset: int) -> bytes:
             length = int.from_bytes(head[:8], "little")
             if len(head) < _HEAD_BYTES or masked_checksum(head[:8]) != head[8:]:
                 raise RecordError(f"its length at byte {offset} is damaged or cut off")
-            record, stored = _read(data, length), _read(data, _SUM_BYTES)
-    except (OSError, OverflowError, MemoryError) as error:
+            left = os.fstat(data.fileno()).st_size - data.tell()
+            record, stored = _read(data, min(length, left)), _read(data, _SUM_BYTES)
+    except (OSError, MemoryError) as error:
         raise RecordError(f"{file} cannot be read: {error}") from error
     if len(stored) < _SUM_BYTES:
         raise RecordError(f"it is cut off: {len(record)} of {length} bytes are there")

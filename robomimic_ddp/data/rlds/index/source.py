@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
 from robomimic_ddp.data.rlds.pipeline.images import require_libraries
@@ -22,6 +22,8 @@ INFO_FILE = "dataset_info.json"
 SPLIT = "train"
 NAME = "data\x20set"
 """Key of the name in `Source.identity`, spelled as in existing caches."""
+_MOST_INFO_BYTES = 2 * 2**20
+"""tensorflow-datasets takes minutes to name a million files."""
 _READERS = 16
 """Files whose checksums are read at once: a disk on a network takes a millisecond for each."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -81,6 +83,16 @@ def _describe_versions(parent: Path) -> str:
     return ", ".join(names) or "an empty folder"
 
 
+def _require_known_classes(content: Any) -> None:
+    """Raise ValueError if features.json has a feature of another package: tensorflow-datasets
+    would import that, from the current folder too.
+    """
+    for key, value in tree.named(content):
+        is_class = key.rpartition(".")[2] in ("pythonClassName", "python_class_name", "type")
+        if is_class and isinstance(value, str) and not value.startswith("tensorflow_datasets."):
+            raise ValueError(f"features.json names the class {value}, which could run any program")
+
+
 @dataclass(frozen=True)
 class Source:
     """One dataset on disk. skip_missing: missing files are no error, but counted."""
@@ -100,14 +112,15 @@ class Source:
         """
         tfds = require_libraries()
         try:
-            for name in ("features.json", INFO_FILE):
-                files.regular(self.folder / name, files.MOST_BYTES)
+            _require_known_classes(files.read_json(self.folder / "features.json"))
+            files.regular(self.folder / INFO_FILE, _MOST_INFO_BYTES)
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
+            reason = (str(error).strip().splitlines() or ["no reason"])[0].rstrip(".")
             raise DataError(
                 f"the metadata of the dataset in {self.folder} cannot be read: "
-                f"{type(error).__name__}: {error}. Prepare the dataset again."
+                f"{type(error).__name__}: {reason}. Prepare the dataset again."
             ) from error
 
     @property
@@ -141,6 +154,12 @@ class Source:
                 "`tfds convert_format`."
             )
         files = tuple(Path(path) for path in splits[SPLIT].filepaths)
+        outside = [path for path in files if path.parent != self.folder]
+        if outside:
+            raise DataError(
+                f"the metadata of {self.folder} names record files in other folders, {outside[0]} "
+                "first: they may be of another dataset. Copy or prepare the dataset again."
+            )
         missing = [path.name for path in files if not path.is_file()]
         if missing and not self.skip_missing:
             raise DataError(

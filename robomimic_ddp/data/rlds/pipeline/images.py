@@ -13,7 +13,10 @@ from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, resize_frame
 from robomimic_ddp.errors import DataError
 
 _JPEG = b"\xff\xd8\xff"
+_FORMATS = ("PNG", "GIF", "BMP")
 _kept = threading.local()
+_MOST_PIXELS = 2**27
+"""Of a frame whose size the metadata leaves open: a few bytes may declare four billion."""
 _CUT_OFF = "Premature end"
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
@@ -65,14 +68,21 @@ def decode(
     for any; buffer: memory for the pixels of a JPEG. Raises RecordError for another size, and for
     what cannot be decoded.
     """
-    frame = _decoded_jpeg(data, buffer) if data[:3] == _JPEG else _decoded(data)
-    height, width, _ = frame.shape
+    is_jpeg = data[:3] == _JPEG
+    frame = _decoded_jpeg(data, stored, buffer) if is_jpeg else _decoded(data, stored)
+    _require_size(frame.shape[:2], stored)
+    return frame
+
+
+def _require_size(found: tuple[int, int], stored: tuple[int | None, ...]) -> None:
+    height, width = found
     if stored[0] not in (None, height) or stored[1] not in (None, width):
         raise RecordError(
             f"the image has {height}x{width} pixels, not the {stored[0]}x{stored[1]} of the "
             "metadata"
         )
-    return frame
+    if height * width > _MOST_PIXELS:
+        raise RecordError(f"the image has {height}x{width} pixels: more than {_MOST_PIXELS:,}")
 
 
 def decode_resized(
@@ -103,9 +113,16 @@ def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
     return written.getvalue()
 
 
-def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
+def _decoded_jpeg(data: bytes, stored: tuple[int | None, ...], buffer: Any) -> np.ndarray:
     import simplejpeg
 
+    if buffer is None:  # the decoder would take memory for what the header declares
+        try:
+            size = simplejpeg.decode_jpeg_header(data, strict=False)[:2]
+        except (ValueError, KeyError):
+            size = None  # the decoder says why
+        if size is not None:
+            _require_size(size, stored)
     # The faster transformation is TensorFlow's choice.
     options = {"fastdct": True, "buffer": buffer}
     try:
@@ -120,12 +137,15 @@ def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
     raise RecordError(f"it is not a complete JPEG: {message}")
 
 
-def _decoded(data: bytes) -> np.ndarray:
+def _decoded(data: bytes, stored: tuple[int | None, ...]) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _require_size(image.size[::-1], stored)
             return np.array(image.convert("RGB"))
+    except RecordError:
+        raise
     # Pillow raises many things for damaged data.
     except Exception as error:
         raise RecordError(f"it is not an image that can be decoded: {_one_line(error)}") from error
