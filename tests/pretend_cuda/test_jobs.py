@@ -65,6 +65,8 @@ ELSEWHERE = {
     "resume": "by the host's flag, below",
     "trust_checkpoint": "looks at a file before anything is on a GPU",
     "save_seconds": "a time on the main rank's clock",
+    "profile": "reads a GPU's clocks, which a pretended one does not have",
+    "rollouts": "leaves out what runs between epochs",
     "language_model": "embeds instructions before training, on the CPU",
 }
 
