@@ -52,7 +52,7 @@ def stop_in_step(number, is_broken):
             os.kill(os.getpid(), signal.SIGUSR1)
             if is_broken:
                 break_the_loss(number)(job)
-        job.part = run.current().resume.part
+        job.part = run.current().progress.part
 
     job = toy_run.ToyJob({"step": plant})
     with pytest.raises(Stopped):
