@@ -24,6 +24,7 @@ class HostFiles:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self._error: BaseException | None = None
+        self._copies: set[tuple[str, str]] = set()
 
     def save(self, obj: Any, path: str | os.PathLike) -> None:
         """Save `obj` as it is now."""
@@ -34,9 +35,13 @@ class HostFiles:
         self.writer.put(target, write, self._failed, held=True)
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
-        """Copy the file once it is written; return `dst`."""
-        copy = partial(atomic_files.copyfile, os.path.abspath(src), os.path.abspath(dst))
-        if not self.writer.also(os.path.abspath(src), copy):
+        """Copy the file once it is written; return `dst`. A copy that is made again and again, such
+        as last_bak.pth, may be left out with the file; one under a new name is always made.
+        """
+        paths = os.path.abspath(src), os.path.abspath(dst)
+        copy, is_new = partial(atomic_files.copyfile, *paths), paths not in self._copies
+        self._copies.add(paths)
+        if not self.writer.also(paths[0], copy, keep=is_new):
             self.writer.flush()
             copy()
         return dst

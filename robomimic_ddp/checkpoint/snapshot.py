@@ -118,12 +118,14 @@ class _Job:
     failed: Callable[[BaseException], None]
     snapshot: Snapshot | None = None
     held: bool = False
+    kept: bool = False
 
 
 class Writer:
     """Main rank: one thread that writes snapshots, in order. On other ranks it has nothing to do.
 
-    A job that waits is replaced by a newer one of its name. A job that is `held` begins when the
+    A job that waits is replaced by a newer one of its name, unless it is `kept`: a step of it makes
+    a file that no later job makes. A job that is `held` begins when the
     moment is over (`release`), after those that are not. An error of a job goes to its `failed`, in
     the thread.
     """
@@ -143,7 +145,7 @@ class Writer:
         moments are in memory; what waits under `name` is withdrawn first.
         """
         with self._changed:
-            for job in [job for job in self._jobs if job.name == name]:
+            for job in [job for job in self._jobs if job.name == name and not job.kept]:
                 self._jobs.remove(job)
                 self._done_with(job)
             if self._present is None:
@@ -169,12 +171,13 @@ class Writer:
             self._changed.notify_all()
         self._begin()
 
-    def also(self, name: str, step: Callable[[], None]) -> bool:
+    def also(self, name: str, step: Callable[[], None], keep: bool = False) -> bool:
         """Add `step` to the job `name` if that is held; return whether it is."""
         with self._changed:
             for job in self._jobs:
                 if job.name == name and job.held:
                     job.steps.append(step)
+                    job.kept = job.kept or keep
                     return True
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 import torch
@@ -42,6 +43,24 @@ def test_a_copy_of_an_earlier_file_is_made_at_once(files, tmp_path):
     assert torch.load(best) == {"epoch": 1}
     with pytest.raises(shutil.SameFileError):
         files.copyfile(best, best)
+
+
+def test_a_copy_under_a_new_name_is_made_though_its_file_is_replaced(files, tmp_path):
+    gate, last = threading.Event(), tmp_path / "last.pth"
+    files.save({"epoch": 0}, last)
+    files.copyfile(last, tmp_path / "last_bak.pth")
+    files.writer.flush()
+    files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
+    for epoch in (1, 2):
+        files.save({"epoch": epoch}, last)
+        files.copyfile(last, tmp_path / "last_bak.pth")
+        if epoch == 1:
+            files.copyfile(last, tmp_path / "model_epoch_1.pth")
+        files.writer.release()
+    gate.set()
+    files.writer.flush()
+    names = ("last", "last_bak", "model_epoch_1")
+    assert [torch.load(tmp_path / f"{name}.pth")["epoch"] for name in names] == [2, 2, 1]
 
 
 def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):

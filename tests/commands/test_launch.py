@@ -366,6 +366,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
 
 
 NOTE = f'printf "Resume with:\\n  torchrun" > ${env.RESUME_NOTE}'
+FAILS_FIRST = "[ $LOCAL_RANK = 1 ] || sleep 9; exit $((75 + LOCAL_RANK))"
 TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0.1; done'
 
 
@@ -373,7 +374,7 @@ TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0
     ("script", "sent", "code", "last"),
     [
         (f"{NOTE}; exit 75", None, 75, "stopped on request; Resume with:\n  torchrun\n"),
-        (f"{NOTE}; exit $((75 + LOCAL_RANK))", None, 1, "cause above; Resume with:\n  torchrun\n"),
+        (f"{NOTE}; {FAILS_FIRST}", None, 1, "cause above; Resume with:\n  torchrun\n"),
         ("exit 3", None, 1, "a rank has failed, see the root cause above\n"),
         (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "have ended after SIGTERM\n"),
     ],
