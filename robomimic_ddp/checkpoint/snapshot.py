@@ -118,14 +118,14 @@ class _Job:
     failed: Callable[[BaseException], None]
     snapshot: Snapshot | None = None
     held: bool = False
-    kept: bool = False
+    must_be_written: bool = False
 
 
 class Writer:
     """Main rank: one thread that writes snapshots, in order. On other ranks it has nothing to do.
 
-    A job that waits is replaced by a newer one of its name, unless it is `kept`: a step of it makes
-    a file that no later job makes. A job that is `held` begins when the
+    A job that waits is replaced by a newer one of its name, unless it `must_be_written`: one of
+    its steps makes a file that no later job makes. A job that is `held` begins when the
     moment is over (`release`), after those that are not. An error of a job goes to its `failed`, in
     the thread.
     """
@@ -145,7 +145,7 @@ class Writer:
         moments are in memory; what waits under `name` is withdrawn first.
         """
         with self._changed:
-            for job in [job for job in self._jobs if job.name == name and not job.kept]:
+            for job in [job for job in self._jobs if job.name == name and not job.must_be_written]:
                 self._jobs.remove(job)
                 self._done_with(job)
             if self._present is None:
@@ -177,7 +177,7 @@ class Writer:
             for job in self._jobs:
                 if job.name == name and job.held:
                     job.steps.append(step)
-                    job.kept = job.kept or keep
+                    job.must_be_written |= keep
                     return True
         return False
 

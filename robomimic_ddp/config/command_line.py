@@ -122,7 +122,7 @@ def module_file(module: str) -> Path | None:
 
 
 def text_of(file: Path | None) -> str:
-    """Return the source text of a module's file; "" without one, or for what is no source."""
+    """Return the source text of a module's file; "" without one, or where it is not text."""
     try:
         return "" if file is None else files.read_bytes(file).decode(errors="replace")
     except OSError:

@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -221,8 +221,15 @@ def rendering_on(gpu: int) -> Iterator[None]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [str(gpu)] * (gpu + 1) if visible is None else visible.replace(" ", "").split(",")
     number = numbers[gpu] if gpu < len(numbers) else ""
-    added = [name for name in _RENDERING if number.isdecimal() and name not in os.environ]
-    os.environ.update((name, number) for name in added)
+    with _added(dict.fromkeys(_RENDERING, number) if number.isdecimal() else {}):
+        yield
+
+
+@contextmanager
+def _added(texts: Mapping[str, str]) -> Iterator[None]:
+    """For the block, adds the variables that the user has not set."""
+    added = {name: text for name, text in texts.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
@@ -284,11 +291,11 @@ def record_collectives() -> None:
         os.environ.setdefault(name, text)
 
 
-def keep_collectives_in(folder: Path) -> None:
-    """Each rank's file of `record_collectives` is made in `folder`, unless the user has chosen
-    another place. Read when it is written.
+def collectives_kept_in(folder: Path) -> AbstractContextManager[None]:
+    """For the block, each rank's file of `record_collectives` is made in `folder`, unless the user
+    has chosen another place. Read when it is written.
     """
-    os.environ.setdefault(_COLLECTIVES_PREFIX, str(folder / "nccl_trace_"))
+    return _added({_COLLECTIVES_PREFIX: str(folder / "nccl_trace_")})
 
 
 def recorded_collectives() -> str | None:

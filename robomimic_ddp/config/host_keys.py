@@ -88,7 +88,7 @@ def _require_kind(dotted: str, value: Any, default: Any) -> None:
 
 
 def require_once(dotted: str, names: Sequence[Any]) -> None:
-    """Raises ConfigError if `dotted`, a list of names, has a name twice, or what is no name."""
+    """Raises ConfigError if `dotted`, a list of names, has one twice, or something else."""
     odd = [name for name in names if not isinstance(name, str)]
     if odd:
         raise ConfigError(f"{dotted} has {odd[0]!r}: expected names, each as text in quotes.")

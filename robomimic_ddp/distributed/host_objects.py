@@ -39,18 +39,18 @@ def walk(owner: Any) -> list[tuple[str, Any]]:
     Objects come before what they contain, attributes in order, and modules inside a module are not
     listed one by one. References back, to `owner` or to others, are not followed.
     """
-    for known in _walked[-1:]:
-        if id(owner) in known:
-            return known[id(owner)]
-    objects: list[tuple[str, Any]] = []
-    _walk(owner, "", {id(owner)}, objects, 0)
-    for known in _walked[-1:]:
-        known[id(owner)] = objects
-    return objects
+    known = _walked[-1] if _walked else {}
+    if id(owner) not in known:
+        objects: list[tuple[str, Any]] = []
+        _walk(owner, "", {id(owner)}, objects, 0)
+        known[id(owner)] = owner, objects
+    return known[id(owner)][1]
 
 
-_walked: list[dict[int, list[tuple[str, Any]]]] = []
-"""What `walk` has returned in the present block of `unchanged`, by the owner's id."""
+_walked: list[dict[int, tuple[Any, list[tuple[str, Any]]]]] = []
+"""What `walk` has returned in the present block of `unchanged`, by the id of the owner, which it
+keeps: another object could get the id.
+"""
 
 
 @contextmanager

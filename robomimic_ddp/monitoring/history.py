@@ -119,8 +119,8 @@ def records_in(path: Path, check: Callable[[Any], dict]) -> list:
             if number == len(lines):
                 break
             raise DataError(
-                f"{path}, line {number}, is no JSON record of ours ({error}); remove the line "
-                "to read the rest."
+                f"{path}, line {number}, is not a record that robomimic-ddp writes ({error}); "
+                "remove the line to read the rest."
             ) from error
     return records
 

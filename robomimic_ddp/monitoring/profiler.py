@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from torch.profiler import ProfilerActivity
 from robomimic_ddp.distributed import atomic_files, group
 from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.throughput import exposed_communication
+from robomimic_ddp.terminal import print_clean
 
 FOLDER = "profile"
 _SETTLING_STEPS = 10
@@ -136,14 +138,20 @@ class Profiler(StepHook):
             if event.device_type == DeviceType.CUDA
         )
         self._busy = covered(spans) / 1e6
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"rank{group.rank()}.pt.trace.json.gz"
-        with tempfile.TemporaryDirectory() as own:
-            plain = Path(own) / "trace.json"
-            profiler.export_chrome_trace(str(plain))
-            with atomic_files.atomic_open(path, "wb") as file, plain.open("rb") as trace:
-                with gzip.GzipFile(fileobj=file, mode="wb") as packed:
-                    shutil.copyfileobj(trace, packed)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory() as temporary:
+                plain = Path(temporary) / "trace.json"
+                profiler.export_chrome_trace(str(plain))
+                with atomic_files.atomic_open(path, "wb") as file, plain.open("rb") as trace:
+                    with gzip.GzipFile(fileobj=file, mode="wb") as packed:
+                        shutil.copyfileobj(trace, packed)
+        except OSError as error:
+            print_clean(
+                f"warning: the trace {path} could not be written: {error}. Training continues.",
+                file=sys.stderr,
+            )
 
     def _stop(self) -> None:
         if self._profiler is not None:

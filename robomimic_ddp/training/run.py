@@ -7,7 +7,6 @@ a context variable for exactly as long as the host's `train()` lasts.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -37,8 +36,6 @@ from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, step
 from robomimic_ddp.training.run_parts import Built, Output, Progress
-
-logger = logging.getLogger(__name__)
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 

@@ -102,12 +102,7 @@ def bench_step(machine: Machine) -> str:
     words = ["--rounds", "3", "--device", "cuda"]
     if machine.cpu:
         words = ["--rounds", "2", "--batch", "4", "--down-dims", "64,128", "--device", "cpu"]
-    seconds = machine.time_left(400.0)
-    result = python(None, "scripts.bench.step", *words, added=machine.seen(1), timeout=seconds)
-    machine.time_left(seconds)
-    if result.returncode:
-        raise Failed(end_of(result))
-    return " / ".join(result.stdout.strip().splitlines()[-6:])
+    return benched(machine, "step", *words, rows=6)
 
 
 @check()
@@ -183,13 +178,17 @@ def ended(trained: Trained, limit: float, *words: str) -> str:
 @check()
 def epoch_end(machine: Machine) -> str:
     """The pause between epochs, against the unedited host's."""
-    seconds = machine.time_left(300.0)
-    more = {"added": machine.seen(1), "timeout": seconds}
-    result = python(None, "scripts.bench.epoch_end", "--quick", **more)
+    return benched(machine, "epoch_end", "--quick", rows=4)
+
+
+def benched(machine: Machine, name: str, *words: str, rows: int) -> str:
+    """The last `rows` that a benchmark prints."""
+    seconds = machine.time_left(400.0)
+    result = python(None, f"scripts.bench.{name}", *words, added=machine.seen(1), timeout=seconds)
     machine.time_left(seconds)
     if result.returncode:
         raise Failed(end_of(result))
-    return " / ".join(result.stdout.strip().splitlines()[-4:])
+    return " / ".join(result.stdout.strip().splitlines()[-rows:])
 
 
 @check()

@@ -105,7 +105,7 @@ def test_a_record_of_other_types_is_one_error(tmp_path, changes):
     lines = (run / "history.jsonl").read_text().splitlines()
     lines[0] = json.dumps({**json.loads(lines[0]), **changes})
     (run / "history.jsonl").write_text("\n".join(lines))
-    with pytest.raises(DataError, match="line 1, is no JSON record of"):
+    with pytest.raises(DataError, match="line 1, is not a record that"):
         plot.plot([str(run)], str(tmp_path / "a.png"))
 
 

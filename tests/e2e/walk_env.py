@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import robomimic.envs.env_base as EnvBases
 import robomimic.scripts.train as host_train
 import robomimic.utils.env_utils as EnvUtils
 
 from tests.e2e.host_entry import train
+from tests.point_simulator import PointSimulator
 
 RANK = int(os.environ.get("RANK", "0"))
 BEGINNINGS: list[float] = []
@@ -39,11 +39,11 @@ class PlantedFault(Exception):
 FAILS: list[int] = []
 
 
-class WalkEnv(EnvBases.EnvBase):
-    """Observations and actions as in tests/datasets.py; over after 5 steps or near the place."""
+class WalkEnv(PointSimulator):
+    """Notes where episodes begin."""
 
     def __init__(self, env_name: str, **_: Any) -> None:
-        self.env_name = env_name
+        super().__init__(env_name)
         RENDERS_ON.append(os.environ.get("MUJOCO_EGL_DEVICE_ID"))
         self.reset()
         BEGINNINGS.clear()  # episodes only, not this one
@@ -60,52 +60,6 @@ class WalkEnv(EnvBases.EnvBase):
         if RANK in FAILS and len(BEGINNINGS) == 2 and self.steps == 2:
             raise PlantedFault(f"planted in a rollout on rank {RANK} at time {time.time()}")
         return self.get_observation(), self.get_reward(), self.is_done(), {}
-
-    def get_observation(self) -> dict[str, np.ndarray]:
-        return {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
-
-    def get_reward(self) -> float:
-        return -float(np.linalg.norm(self.place))
-
-    def is_done(self) -> bool:
-        return self.steps >= 5
-
-    def is_success(self) -> dict[str, bool]:
-        return {"task": bool(np.linalg.norm(self.place) < 1.0)}
-
-    def render(self, mode: str = "human", height: int = 8, width: int = 8, **_: Any) -> np.ndarray:
-        return np.zeros((height, width, 3), np.uint8)
-
-    def serialize(self) -> dict[str, Any]:
-        return {"env_name": self.env_name, "type": self.type, "env_kwargs": {}}
-
-    @property
-    def action_dimension(self) -> int:
-        return 4
-
-    @property
-    def name(self) -> str:
-        return self.env_name
-
-    @property
-    def type(self) -> int:
-        return EnvBases.EnvType.GYM_TYPE
-
-    @property
-    def version(self) -> str:
-        return "1"
-
-    @property
-    def rollout_exceptions(self) -> tuple:
-        return ()
-
-    @property
-    def base_env(self) -> WalkEnv:
-        return self
-
-
-# The host's interface has methods that no rollout calls.
-WalkEnv.__abstractmethods__ = frozenset()
 
 
 def main() -> None:

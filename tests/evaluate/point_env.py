@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import robomimic.envs.env_base as EnvBases
 
 from tests.datasets import CAMERA
+from tests.point_simulator import PointSimulator
 
 ADDED = """
 
@@ -33,11 +33,14 @@ def add_to(package: Path) -> None:
         file.write(ADDED)
 
 
-class PointEnv(EnvBases.EnvBase):
-    """Observations and actions as in tests/datasets.py; 6 steps."""
+class PointEnv(PointSimulator):
+    """Fails on request."""
+
+    horizon, near = 6, 0.8
 
     def __init__(self, env_name: str, use_image_obs: bool = False, **_: Any) -> None:
-        self.env_name, self.sees = env_name, use_image_obs
+        super().__init__(env_name)
+        self.sees = use_image_obs
         kind, _, file = os.environ.get("POINT_FAULT", "").partition(":")
         self.fault, self.file = kind, file
         self.resets = 0
@@ -72,48 +75,5 @@ class PointEnv(EnvBases.EnvBase):
             raise ValueError("planted in an episode")
 
     def get_observation(self, obs: Any = None) -> dict[str, np.ndarray]:
-        state = {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
+        state = super().get_observation(obs)
         return {**state, CAMERA: np.zeros((32, 32, 3), np.uint8)} if self.sees else state
-
-    def get_reward(self) -> float:
-        return -float(np.linalg.norm(self.place))
-
-    def is_done(self) -> bool:
-        return self.steps >= 6
-
-    def is_success(self) -> dict[str, bool]:
-        return {"task": bool(np.linalg.norm(self.place) < 0.8)}
-
-    def render(self, mode: str = "human", height: int = 8, width: int = 8, **_: Any) -> np.ndarray:
-        return np.full((height, width, 3), self.steps, np.uint8)
-
-    def serialize(self) -> dict[str, Any]:
-        return {"env_name": self.env_name, "type": self.type, "env_kwargs": {}}
-
-    @property
-    def action_dimension(self) -> int:
-        return 4
-
-    @property
-    def name(self) -> str:
-        return self.env_name
-
-    @property
-    def type(self) -> int:
-        return EnvBases.EnvType.GYM_TYPE
-
-    @property
-    def version(self) -> str:
-        return "1"
-
-    @property
-    def rollout_exceptions(self) -> tuple:
-        return ()
-
-    @property
-    def base_env(self) -> PointEnv:
-        return self
-
-
-# The host's interface has methods that no rollout calls.
-PointEnv.__abstractmethods__ = frozenset()

@@ -166,7 +166,7 @@ def test_the_best_is_the_newest_of_those_with_the_most_success(tmp_path):
 def test_a_damaged_record_is_named(tmp_path):
     with record.locked(tmp_path):
         (tmp_path / evaluation.FILE_NAME).write_text('{"kind": "episode", "log": {}}\n\n{}\n')
-        with pytest.raises(DataError, match="line 1, is no JSON record .*it has no env"):
+        with pytest.raises(DataError, match="line 1, is not a record that .*it has no env"):
             evaluation.read(tmp_path)
         with pytest.raises(DataError, match="being evaluated by another"), record.locked(tmp_path):
             pass

@@ -72,6 +72,12 @@ def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):
     assert not (tmp_path / FOLDER).exists()
 
 
+def test_training_continues_where_no_trace_can_be_written(ranks, tmp_path):
+    (tmp_path / FOLDER).write_text("not a folder")
+    for main in ranks.run(profiled, str(tmp_path), 3, 15)[:1]:
+        assert main[0].startswith("profile of 3 steps of ")
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 def test_the_line_names_what_limits_a_step(limit):
     assert limit in line([LIMITS[limit]] * 2)

@@ -111,12 +111,12 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(
     """Its watchdog raises nothing that could be caught."""
     monkeypatch.setattr(os, "environ", {})
     env.record_collectives()
-    env.keep_collectives_in(Path("/runs/1"))
     store = dist.HashStore()
     Watchdog(store, 1, 2, 60.0)._publish()
     watchdog.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
     try:
-        with nullcontext() if limited else watchdog.without_time_limit():
+        limit = nullcontext() if limited else watchdog.without_time_limit()
+        with env.collectives_kept_in(Path("/runs/1")), limit:
             watchdog.reached("epoch 1 train")
             time.sleep(0.7)
     finally:
@@ -134,15 +134,16 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(
 
 def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatch):
     for chosen, prefix in (
-        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/trace_"}, "/tmp/trace_"),
+        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/traces/of_"}, "/traces/of_"),
         ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, None),
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, None),
     ):
         monkeypatch.setattr(os, "environ", dict(chosen))
         assert env.recorded_collectives() is None
         env.record_collectives()
-        env.keep_collectives_in(Path("/runs/1"))
-        assert env.recorded_collectives() == prefix
+        with env.collectives_kept_in(Path("/runs/1")):
+            assert env.recorded_collectives() == prefix
+            assert chosen.items() <= os.environ.items()
         assert chosen.items() <= os.environ.items()
 
 

@@ -106,7 +106,7 @@ def _of_word(run: Path, word: str) -> list[Path]:
         present = [path for path in paths_of_word if path.is_file()]
     if not paths_of_word or not present:
         raise UsageError(
-            f"--checkpoints {word}: there is no such checkpoint in {run}. Expected last, best, all "
+            f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
             f"or the path of a file; the run has {_names(run) or 'none yet'}."
         )
     return [path.resolve() if path.is_symlink() else path for path in paths_of_word]

@@ -64,7 +64,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     """
     directory = paths.expanded(args.run).resolve()
     if not directory.is_dir():
-        raise UsageError(f"{args.run}: there is no such folder.")
+        raise UsageError(f"{args.run} is not a folder. Expected the folder of a run.")
     if args.follow and args.checkpoints:
         raise UsageError("--follow takes all checkpoints: leave out --checkpoints.")
     from robomimic_ddp.commands.evaluate import checkpoints, record

@@ -17,7 +17,7 @@ from robomimic_ddp.errors import DataError, RobomimicDDPError
 
 @contextmanager
 def opened(path: Any) -> Iterator[Structure]:
-    """The structure of the file `path`. Raises OSError where it is no HDF5 file."""
+    """The structure of the file `path`. Raises OSError where it is not HDF5."""
     import h5py
 
     with h5py.File(files.regular(path), "r") as file:
