@@ -137,7 +137,7 @@ PLOTS = (
     ("an empty folder", "{folder}/empty", ("has no", FILE_NAME)),
     ("a file", "{folder}/cli.txt", ("cli.txt", FILE_NAME)),
     ("no epoch yet", "{folder}/young", ("no training epoch yet",)),
-    ("damaged", "{folder}/damaged", ("line 1", "is no JSON")),
+    ("damaged", "{folder}/damaged", ("line 1", "is not a record")),
     ("another file", "{folder}/other", ("line 1", "epoch")),
     ("not text", "{folder}/binary", (FILE_NAME, "UTF-8")),
     ("no picture", "{folder}/run -o {folder}/curves.xyz", ("curves.xyz", "png")),
