@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.errors import EXIT_USAGE, CheckpointError, DataError
+from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 
 CONFIG = {
@@ -131,6 +132,16 @@ def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the run has last.pth" in said and "leave out --checkpoints" in said
     assert "this machine has 0 GPU(s)" in said
+
+
+@pytest.mark.bad_input
+def test_a_policy_without_a_simulator_is_refused_before_any_process(tmp_path, capsys, monkeypatch):
+    """DROID's hosts have no metadata of RLDS data."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    write(tmp_path / "last.pth", env_metadata={})
+    for words in ([], ["--follow"]):
+        assert cli.main(["evaluate", str(tmp_path), "--workers", "1", *words]) == EXIT_REFUSED
+        assert "names no simulator" in capsys.readouterr().err
 
 
 def line(path: Path, success: float, episodes: int = 10) -> dict:

@@ -12,8 +12,8 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
-from robomimic_ddp.config import paths, tree
-from robomimic_ddp.errors import CheckpointError, UsageError
+from robomimic_ddp.config import paths, rlds_keys, tree
+from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 from robomimic_ddp.verify import digest
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
@@ -52,6 +52,11 @@ class Checkpoint:
         """Return a whole number of the checkpoint's config."""
         value = tree.at(self.config, key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    @property
+    def is_of_rlds(self) -> bool:
+        """Whether the policy was trained on RLDS data, which has no metadata of a simulator."""
+        return tree.at(self.config, "train.data_format") == rlds_keys.DATA_FORMAT
 
     @property
     def is_due(self) -> bool:
@@ -120,10 +125,12 @@ def _names(run: Path) -> str:
 def copied(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
     """Copy a checkpoint into `folder`, where no training replaces it, and read it.
 
-    Raises CheckpointError for one that is damaged, still being written, or has vanished.
+    Raises CheckpointError for one that is damaged, still being written, or has vanished, DataError
+    for one without a simulator.
     """
     try:
         before = signature(run, path)
+        read(before, path, with_weights=False)
         copy = Path(shutil.copyfile(path, folder / path.name))
         after = signature(run, path)
     except OSError as error:
@@ -134,8 +141,17 @@ def copied(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
 
 
 def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> Checkpoint:
-    """Return what a checkpoint says, without running code of it. file: its `signature`."""
+    """Return what a checkpoint says, without running code of it. file: its `signature`.
+
+    Raises CheckpointError for another file, DataError for a policy without a simulator.
+    """
     content = contents.read(path)
+    if content.get("env_metadata") == {}:  # DROID's hosts
+        raise DataError(
+            f"{file[0]} has empty env_metadata: its policy was trained on data that names no "
+            "simulator, such as a real robot's, so it cannot be evaluated here. Evaluate it on "
+            "the robot."
+        )
     try:
         config = files.parse_json(content["config"])
         environments = tuple(_environments(content, config))

@@ -18,6 +18,10 @@ from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0
 _MOST_EPISODES = 100_000
+_RLDS_HINT = (
+    " The policy was trained on RLDS data, which names no simulator: one must be added to the host, "
+    "as docs/evaluate.md shows, or the policy evaluated on the robot."
+)
 
 
 class Evaluator:
@@ -114,7 +118,8 @@ class Evaluator:
                     if episode < self.filmed:
                         name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
                         video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
-                    yield Task({**common, "episode": episode, "video": video})
+                    hint = _RLDS_HINT if checkpoint.is_of_rlds else ""
+                    yield Task({**common, "episode": episode, "video": video}, hint)
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
         line = {"kind": "episode", "epoch": checkpoint.epoch, "weights": checkpoint.weights}

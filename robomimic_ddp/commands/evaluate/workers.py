@@ -28,9 +28,12 @@ _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext
 
 @dataclass
 class Task:
-    """An episode to play. message: what the worker is given."""
+    """An episode to play. message: what the worker is given; hint: ends the error where it cannot
+    begin.
+    """
 
     message: dict[str, Any]
+    hint: str = ""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -122,7 +125,7 @@ class Pool:
         self.deaths = 0
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}.{_hint(answer['text'])} "
+                f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
         if "failed" in answer:
