@@ -3,11 +3,12 @@
     python -m scripts.bench.time_to_quality [--task demo|lift] [--seeds 3] [--epochs 20] [--quick]
 
 Two ranks train with `ddp.schedule=samples` (twice the batch, half the steps) and with
-`ddp.batch=global` (the same batch and steps). A checkpoint is kept every two epochs, and after
-training `robomimic-ddp evaluate`'s processes play them, oldest first. The time of the first one that
-reaches the target runs from the start of the launcher until its file is complete, so it has the
-start of the ranks and no evaluation. Every run trains to its end, so the learning rate's schedule is
-the same. Task lift needs robosuite, as scripts/demo_robosuite.sh installs it.
+`ddp.batch=global` (the same batch and steps). A checkpoint is kept every two epochs, and the
+processes of `robomimic-ddp evaluate` play them after training, oldest first. The time of the first
+one that reaches the target runs from the start of the launcher until its file is complete: it
+includes the start of the ranks and no evaluation. Every run trains to its end, with the same
+schedule of the learning rate. A training that is complete under --root is kept. Task lift needs
+robosuite, as scripts/demo_robosuite.sh installs it.
 """
 
 from __future__ import annotations

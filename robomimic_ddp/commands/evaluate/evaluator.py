@@ -19,8 +19,8 @@ from robomimic_ddp.terminal import say
 _PROGRESS_SECONDS = 30.0
 _MOST_EPISODES = 100_000
 _RLDS_HINT = (
-    " The policy was trained on RLDS data, which names no simulator: one must be added to the host, "
-    "as docs/evaluate.md shows, or the policy evaluated on the robot."
+    " The policy was trained on RLDS data, which names no simulator: add one to the host, as "
+    "docs/evaluate.md shows, or evaluate the policy on the robot."
 )
 
 

@@ -20,8 +20,8 @@ from robomimic_ddp.terminal import say
 
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
-_MOST_DEATHS = 4
-"""Processes that end one after another without an answer."""
+_MOST_FAILURES = 4
+"""Episodes that fail one after another: then all of them would."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
@@ -81,7 +81,7 @@ class Pool:
 
     def __init__(self, count: int, gpus: Sequence[str], log: IO[bytes], seconds: float) -> None:
         self.gpus, self.log, self.seconds = list(gpus) or [""], log, seconds
-        self.count, self.workers, self.deaths = count, [], 0
+        self.count, self.workers, self.failures = count, [], 0
 
     def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task with its answer: "log", or why it was "lost". Raises DataError where no
@@ -122,14 +122,15 @@ class Pool:
             answer = {}
         if not answer:
             return self._died(worker, task)
-        self.deaths = 0
         if answer.get("failed") == "setup":
             raise DataError(
                 f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
         if "failed" in answer:
-            answer["lost"] = answer["text"]
+            self._count_failure(task, answer["text"])
+            return {"lost": answer["text"]}
+        self.failures = 0
         return answer
 
     def _died(self, worker: Worker, task: Task) -> dict[str, Any] | None:
@@ -139,7 +140,6 @@ class Pool:
         is_late = worker.process.returncode is None
         code = worker.end()
         self.workers.remove(worker)
-        self.deaths += 1
         if is_late or (code == 1 and seconds >= self.seconds):
             reason = f"it took more than the {self.seconds:g} s of --episode-seconds"
         elif code < 0:
@@ -149,15 +149,19 @@ class Pool:
         if code == -signal.SIGKILL and not is_late:
             reason += ", as a machine out of memory does"
             self.count = max(1, self.count - 1)
-        if self.deaths >= _MOST_DEATHS:
-            raise DataError(
-                f"{self.deaths} processes have ended without an episode, the last in {task}: "
-                f"{reason}. {self.log.name} has what they printed."
-            )
+        self._count_failure(task, reason)
         if task.tries >= _MOST_TRIES:
             return {"lost": reason}
         say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
         return None
+
+    def _count_failure(self, task: Task, reason: str) -> None:
+        self.failures += 1
+        if self.failures >= _MOST_FAILURES:
+            raise DataError(
+                f"{self.failures} episodes have failed one after another, the last one, {task}, "
+                f"because {reason}. {self.log.name} has what was printed."
+            )
 
     def close(self) -> None:
         """End all processes."""
