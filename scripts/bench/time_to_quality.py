@@ -1,14 +1,14 @@
 """Seconds of training until a policy succeeds in 90 % of episodes, on one rank and on two.
 
-    python -m scripts.bench.time_to_quality [--task demo|lift] [--seeds 3] [--epochs 20] [--quick]
+    python -m scripts.bench.time_to_quality [--task demo|lift] [--rounds 3] [--epochs 20] [--quick]
 
 Two ranks train with `ddp.schedule=samples` (twice the batch, half the steps) and with
 `ddp.batch=global` (the same batch and steps). A checkpoint is kept every two epochs, and the
 processes of `robomimic-ddp evaluate` play them after training, oldest first. The time of the first
 one that reaches the target runs from the start of the launcher until its file is complete: it
-includes the start of the ranks and no evaluation. Every run trains to its end, with the same
-schedule of the learning rate. A training that is complete under --root is kept. Task lift needs
-robosuite, as scripts/demo_robosuite.sh installs it.
+includes the start of the ranks and no evaluation. On the CPU each rank has one core. Every run
+trains to its end, with the same schedule of the learning rate. A training that is complete under
+--root is kept. Task lift needs robosuite, as scripts/demo_robosuite.sh installs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,24 @@ class Bench:
             words = ("robomimic.scripts.train_rlds", file, [f"load_from={file}"], "")
         else:
             words = ("robomimic.scripts.train", file, ["--config", str(file)], "")
-        run = self.job.train(name, *words)
+        with cores(self.job.ranks):
+            run = self.job.train(name, *words)
         play = (__spec__.name, "--play", run, *self.words)
         self.job.step(f"{name}_episodes", lambda: self.job.python(*play))
         started = (folder / "started.json").stat().st_mtime
         return {"case": case, "seed": seed, **reached(run, started, *self.words)}
+
+
+@contextmanager
+def cores(count: int) -> Iterator[None]:
+    """For the block, what is started has `count` cores: on the CPU, a rank stands for a GPU."""
+    before = os.sched_getaffinity(0)
+    if not torch.cuda.is_available():
+        os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
