@@ -84,6 +84,8 @@ def test_evaluate_plays_its_checkpoints(demo: Any) -> None:
     assert (line["env"], line["episodes"], line["epoch"]) == ("reach_demo", 2, EPOCHS)
     assert 1 <= line["log"]["Horizon"] <= 70
     assert "cannot be seeded" not in result.stdout
+    without = python(None, "robomimic_ddp", "evaluate", run, "--episodes", 3)
+    assert without.returncode == 1 and "add one to the host" in without.stderr, without
 
 
 def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:

@@ -108,6 +108,15 @@ def test_episodes_that_all_fail_are_one_error(fault: str, job: Job) -> None:
     assert "4 episodes have failed one after another" in result.stderr, result
 
 
+@pytest.mark.planted_fault
+def test_no_display_is_one_error_with_a_remedy(job: Job) -> None:
+    result = job.evaluate("--workers", 2, added={"POINT_FAULT": "display"})
+    assert result.returncode == 1 and not result.leftovers, result
+    error = " ".join(result.stderr.split())
+    assert "cannot begin: ImportError: Cannot initialize a EGL" in error, result
+    assert error.count("set MUJOCO_GL=egl") == 1, result
+
+
 @pytest.mark.bad_input
 def test_a_damaged_checkpoint_is_left_out_of_all(job: Job) -> None:
     cut = job.run / "models" / "cut.pth"
