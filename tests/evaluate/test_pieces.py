@@ -98,7 +98,7 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     odd = write(tmp_path / "odd.pth", config="[" * 10**4)
     for path in (cut, evil, saved, bare, odd, tmp_path / "gone.pth", tmp_path):
         try:
-            checkpoints.copied(tmp_path, path, folder)
+            checkpoints.copy_and_read(tmp_path, path, folder)
         except CheckpointError:
             continue
         pytest.fail(path.name)
@@ -112,7 +112,7 @@ def test_which_checkpoints_words_stand_for(tmp_path):
     write(tmp_path / "ddp_state.pth")
 
     def named(*words):
-        return [str(path.relative_to(tmp_path)) for path in checkpoints.named(tmp_path, words)]
+        return [str(path.relative_to(tmp_path)) for path in checkpoints.select(tmp_path, words)]
 
     assert named("all") == [names[1], names[0], names[2]]
     assert named("last") == [names[2]] and named("best") == [names[1]]

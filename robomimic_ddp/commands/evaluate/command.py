@@ -1,5 +1,5 @@
-"""`robomimic-ddp evaluate RUN`: the success of a run's checkpoints, played by several processes
-while training continues, or after it.
+"""`robomimic-ddp evaluate RUN`: measure the success of a run's checkpoints in several processes,
+while training continues or after it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     from robomimic_ddp.commands.evaluate import checkpoints, record
 
     if not args.follow:
-        named = checkpoints.named(directory, args.checkpoints or ["last"])
+        selected = checkpoints.select(directory, args.checkpoints or ["last"])
     with ExitStack() as stack:
         stack.enter_context(handling([signal.SIGTERM, signal.SIGHUP], signal.default_int_handler))
         stack.enter_context(record.locked(directory))
@@ -80,7 +80,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         if args.follow:
             results = _follow(directory, args.episodes, evaluator)
         else:
-            results = _evaluate(named, evaluator, unreadable)
+            results = _evaluate(selected, evaluator, unreadable)
     rows = [record.HEAD, *map(record.cells, results)]
     print_clean("\n".join(table(rows, width())))
     is_partial = unreadable or any(result.get("lost") for result in results)
@@ -88,16 +88,16 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _evaluate(
-    named: Sequence[Path], evaluator: Any, unreadable: list[CheckpointError]
+    selected: Sequence[Path], evaluator: Any, unreadable: list[CheckpointError]
 ) -> list[dict[str, Any]]:
     """Evaluate and return the results. What cannot be read is left out; an error if it is all."""
     results: list[dict[str, Any]] = []
-    for path in named:
+    for path in selected:
         try:
             results += evaluator.evaluate(path)
         except CheckpointError as error:
             unreadable.append(error)
-            if len(unreadable) == len(named):
+            if len(unreadable) == len(selected):
                 raise
             say(f"warning: a checkpoint is left out: {error}", file=sys.stderr)
     return results

@@ -41,27 +41,27 @@ class Task:
 
 
 class Worker:
-    """A process; `task` is what it plays, since the time `began`."""
+    """A process that has played `task` since the time `began`."""
 
     def __init__(self, number: int, gpu: str, log: IO[bytes], seconds: float) -> None:
         self.number, self.gpu = number, gpu
-        self.connection, other = Pipe()
-        words = ["-m", "robomimic_ddp.commands.evaluate.worker", other.fileno(), seconds]
+        self.connection, far_end = Pipe()
+        words = ["-m", "robomimic_ddp.commands.evaluate.worker", far_end.fileno(), seconds]
         self.process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=env.simulator_environment(gpu),
-            pass_fds=[other.fileno()],
+            pass_fds=[far_end.fileno()],
             start_new_session=True,
         )
-        other.close()
+        far_end.close()
         self.task: Task | None = None
         self.began = 0.0
 
     def begin(self, task: Task) -> None:
-        """Have it play `task`. A process that has ended is seen when its answer is read."""
+        """Have the process play `task`. If it has ended, reading its answer shows that."""
         self.task, self.began = task, time.monotonic()
         task.tries += 1
         with suppress(OSError):
