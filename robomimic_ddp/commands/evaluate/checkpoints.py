@@ -39,8 +39,8 @@ class Environment:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint. shown: its name in the run; file: its `signature`; weights: a digest of
-    them.
+    """A complete checkpoint. shown: its name in the run; file: its `signature`; weights: their
+    digest.
     """
 
     shown: str
@@ -83,8 +83,8 @@ def signature(run: Path, path: Path) -> tuple[str, int, int]:
 
 
 def of_run(run: Path) -> list[Path]:
-    """Return the files of all present checkpoints: those of models/, the newest first, then last.pth,
-    which often is a copy of one of them.
+    """Return the files of all present checkpoints: those of models/, the newest first, and then
+    last.pth, which often is a copy of one of them.
     """
     dated = []
     for path in (*(run / MODELS).glob("*.pth"), run / LAST):
