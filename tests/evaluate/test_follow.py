@@ -194,7 +194,7 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, ca
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wandb_itself_keeps_the_results_at_their_epochs(once, tmp_path):
-    """In an environment of its own: wandb brings 21 other packages."""
+    """In a separate environment: wandb brings 21 other packages."""
 
     def install(folder: Path) -> None:
         words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "wandb"]
