@@ -83,12 +83,12 @@ SVG += """ }}
 """
 
 
-def draw_terminal(name: str, title: str, *shown: Any) -> None:
+def draw_terminal(name: str, title: str, *shown: Any, columns: int = COLUMNS) -> None:
     """Writes docs/images/`name`.svg: a terminal with what rich would print. Its text stays text, in
     the font that the reader has.
     """
     console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, highlight=False
     )
     for one in (*shown, ""):  # an empty last line, since rich cuts the feet of letters there
         console.print(one)
@@ -318,7 +318,8 @@ def draw_evaluate(stage: Stage) -> None:
     table = rows[next(n for n, row in enumerate(rows) if row.startswith("epoch ")) :]
     command = command_line(f"robomimic-ddp evaluate runs/reach/{STAMP} {' '.join(words)}")
     shown = [Text(row, style=GREY if row is table[0] else "", no_wrap=True) for row in table]
-    draw_terminal("evaluate", "robomimic-ddp evaluate", command, "", *shown)
+    columns = max(map(len, table))
+    draw_terminal("evaluate", "robomimic-ddp evaluate", command, "", *shown, columns=columns)
     stage.ours("plot", str(run), "-o", str(IMAGES / "evaluate.png"))
     shrink(IMAGES / "evaluate.png")
 
