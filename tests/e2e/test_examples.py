@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.pages import DOCS, commands
-from tests.hosts import FINISHED, ROOT, Host, Result, require_clean, run, torchrun
+from tests.hosts import FINISHED, ROOT, Host, Result, python, require_clean, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 HDF5 = "example_hdf5"
@@ -28,7 +27,8 @@ def write_and_train(name: str, home: Path, host: Host, *, cold: bool) -> Result:
     write, train = of_the_page(name)
     words = [word.replace("~", str(home)) for word in write[1:]]
     assert write[0] == "python" and train[:3] == ["torchrun", "--nproc_per_node=2", "-m"]
-    require_clean(run(None, sys.executable, *words))
+    assert words[0] == "-m"
+    require_clean(python(None, *words[1:], cold=cold))
     train = [word.replace("configs/", f"{ROOT}/configs/") for word in train[3:]]
     module, *arguments = train
     variables = {"HOME": str(home)}
@@ -46,20 +46,6 @@ def require_trained(name: str, home: Path, result: Result) -> None:
     assert trained[1]["log"]["Loss"] < trained[0]["log"]["Loss"]
 
 
-ACT = """
-import sys
-import numpy as np
-from robomimic.utils import file_utils
-policy, content = file_utils.policy_from_checkpoint(ckpt_path=sys.argv[1], device="cpu")
-shapes = content["shape_metadata"]["all_shapes"]
-raw = {key: shape if len(shape) < 3 else [*shape[1:], shape[0]] for key, shape in shapes.items()}
-policy.start_episode()
-action = policy({key: np.zeros((2, *shape), "float32") for key, shape in raw.items()})
-assert "robomimic_ddp" not in sys.modules and np.isfinite(action).all()
-print("action of", len(action))
-"""
-
-
 def test_its_checkpoint_acts_in_the_unedited_host(plain_host: Host, tmp_path: Path) -> None:
     """The quick one of the two: a host with a small net. The next test is slow."""
     result = write_and_train(HDF5, tmp_path, plain_host, cold=False)
@@ -69,7 +55,7 @@ def test_its_checkpoint_acts_in_the_unedited_host(plain_host: Host, tmp_path: Pa
 
 def act_with_the_checkpoint_of(name: str, home: Path, host: Host) -> None:
     (checkpoint,) = (home / "robomimic-ddp-examples" / "runs" / name).glob("*/last.pth")
-    acted = run(host, sys.executable, "-c", ACT, checkpoint)
+    acted = python(host, "tests.e2e.acting", checkpoint)
     require_clean(acted)
     assert "action of" in acted.stdout
 

@@ -32,8 +32,8 @@ def config(demo_dataset: Path, tmp_path: Path) -> Path:
     return write_config(tmp_path / "config.json", made)
 
 
-def train(host: Host, fault: str, config: Path) -> Result:
-    words = [fault, f"load_from={config}"]
+def train(host: Host, fault: str, config: Path, *more: str) -> Result:
+    words = [fault, f"load_from={config}", *more]
     return torchrun(host, "tests.e2e.faulty_rlds", *words, timeout=300)
 
 
@@ -58,14 +58,16 @@ def test_a_fault_is_one_clear_error_and_an_end(fault, words, config, host_copy):
 
 
 def test_a_fork_of_a_rank_leaves_its_reader_alone(config, host_copy):
-    result = train(host_copy, "fork", config)
+    short = "train.num_epochs=1", "experiment.epoch_every_n_steps=8"
+    result = train(host_copy, "fork", config, *short)
     require_clean(result)
     assert "fork at time" in result.stderr and FINISHED in result.stdout, result
 
 
+@pytest.mark.slow
 def test_no_room_in_dev_shm_is_no_matter(config: Path, host_copy: Host) -> None:
     """Docker gives a container 64 MB; where they are full, torch's data workers end by a bus
-    error.
+    error. That readers map nothing there: tests/e2e/test_two_ranks_rlds.py.
     """
     inside: list[Any] = ["unshare", "--mount", "sh", "-c", SMALL_SHM, "sh"]
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:

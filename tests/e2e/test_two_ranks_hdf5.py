@@ -182,7 +182,7 @@ def test_a_rank_that_goes_away_ends_the_job(
 ) -> None:
     file = config_file("diffusion_policy")
     watched = ("tests.e2e.watched_train", tmp_path, f"{ending}@1", "--config", file)
-    result = torchrun(host_copy, *watched, cold=ending == "exit")
+    result = torchrun(host_copy, *watched)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     root_cause = result.stderr.partition("Root Cause")[2]
     assert "rank      : 1 " in root_cause and f"exitcode  : {code} " in root_cause, result
