@@ -82,6 +82,7 @@ CASES = {
 
 
 SLOW = {
+    "sharded in 2 replicas of 2 ranks",  # tests/ranks/test_fsdp.py has one step of it
     "sharded, clipped, 3 ranks",
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",
@@ -97,7 +98,7 @@ SLOW = {
     "2 micro-batches, 3 ranks",
     "2 micro-batches, images, random crops",
 }
-"""Cases whose parts are in other cases."""
+"""Cases whose parts are in other cases, or elsewhere."""
 
 
 def changes_of(case: Case, dataset: Path, folder: Path) -> dict:

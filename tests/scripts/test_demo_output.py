@@ -70,26 +70,6 @@ def test_a_failure_shows_the_end_of_its_own_log_and_the_path(job: Job, capfd: An
         job.python("talks", 3)
 
 
-def test_what_was_done_before_is_left_as_it_is(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    config, done = tmp_path / "config.json", []
-    config.write_text("{}")
-
-    def train(*words: object) -> None:
-        run = job.root / "training" / "demo" / str(len(done))
-        run.mkdir(parents=True)
-        (run / "ddp.json").write_text('{"outcome": {}}')
-        done.append(words)
-
-    monkeypatch.setattr(job, "python", train)
-    for count, argument in ((1, "a=1"), (1, "a=1"), (2, "a=2")):
-        run = job.train("training", "host", config, [argument], "resume=true")
-        assert len(done) == count and run.parts[-2:] == ("demo", str(count - 1))
-        assert done[-1][-3:] == ("-m", "host", argument)
-    assert capfd.readouterr().out.count("=== training: done before") == 1
-
-
 def test_the_last_words_say_what_was_shown_and_what_to_do_next(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "policy.gif").touch()
     assert exit_code_of(tmp_path, lambda: SUMMARY) == 0
