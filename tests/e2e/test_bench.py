@@ -35,6 +35,7 @@ def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
     assert not [*(tmp_path / "tmp").iterdir()] and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow  # tests/commands/test_bench.py has one that fails at once
 @pytest.mark.bad_input
 def test_a_training_that_fails_shows_its_last_lines(host_copy, config_file, tmp_path):
     settings = json.loads(config_file("diffusion_policy").read_text())

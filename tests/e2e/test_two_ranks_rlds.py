@@ -40,7 +40,7 @@ def trained(
     result = torchrun(
         host_copy, "tests.e2e.watched_rlds", folder / "reports", f"load_from={config}",
         f"train.batch_size={BATCH}", f"train.output_dir={folder / 'runs'}",
-        timeout=400.0, cold=True,
+        timeout=400.0,
     )  # fmt: skip
     require_clean(result)
     reports = [json.loads((folder / "reports" / f"rank{k}.json").read_text()) for k in range(2)]

@@ -95,6 +95,8 @@ SLOW = {
     "clipped gradients, 4 ranks",
     "unused looked for, 3 ranks",
     "static graph, 3 ranks",
+    "2 micro-batches",
+    "2 micro-batches, static graph",
     "2 micro-batches, 3 ranks",
     "2 micro-batches, images, random crops",
 }
