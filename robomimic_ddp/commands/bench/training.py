@@ -1,10 +1,7 @@
-"""Starts the user's training on some ranks through torchrun, and returns what it logs of its
-epochs.
-"""
+"""Runs the user's training through torchrun, and returns the log of each epoch."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +17,6 @@ from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean
 
 _LOG_LINES = 15
-_STOP_SECONDS = 60
 
 
 def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
@@ -34,26 +30,15 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     try:
         code = process.wait()
     finally:
-        _stop(process)
+        training_process.stop(process)
     directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
     if code != 0 or not directories:
         text = files.read_end(log).splitlines()
         print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
         raise LaunchError(
-            f"the training on {ranks_text(job.gpus)} ended with exit code {code}; its last lines "
-            "are above. Expected steps to measure. Correct what they name; `robomimic-ddp launch "
-            f"--config {job.config} --gpus {job.gpus}` shows all that it prints."
+            f"the training on {ranks_text(job.gpus)} ended with exit code {code}, so there is no "
+            "speed to measure; its last lines are above. To see its complete output, run "
+            f"`robomimic-ddp launch --config {job.config} --gpus {job.gpus}`."
         )
     records = history.read(directories[0])
     return [record["log"] for record in records if record["phase"] == "train"]
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """End torchrun, which ends its ranks, if it still runs."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -8,10 +8,11 @@ import sys
 import threading
 from pathlib import Path
 
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.config import env
 from robomimic_ddp.terminal import print_clean
 
-_LOOK_SECONDS, _STOP_SECONDS = 1.0, 60.0
+_LOOK_SECONDS = 1.0
 
 
 class Evaluation:
@@ -53,13 +54,8 @@ class Evaluation:
                 print_clean("launch: waiting for the last results of the evaluation")
                 self.process.wait()
         finally:
-            if self.process.poll() is None:
-                self.process.terminate()
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-            if self.process.wait() != 0:
+            training_process.stop(self.process)
+            if self.process.returncode != 0:
                 print_clean(
                     "launch: results of the evaluation are missing; play what is left with:\n"
                     f"  robomimic-ddp {shlex.join(self.arguments)}",
