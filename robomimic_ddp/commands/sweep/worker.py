@@ -94,7 +94,7 @@ class Worker:
         self.signal = self.signal or signal.Signals(number).name
 
     def _begin_trials(self) -> bool:
-        """Begin trials on free GPUs, interrupted trials first. Return whether any trial has begun, or
+        """Begin trials on free GPUs, interrupted trials first. Return whether any has begun, or
         can begin when its orphaned training has ended.
         """
         if self.signal is not None:
@@ -104,9 +104,7 @@ class Worker:
         orphans = [trial for trial in trials if _is_orphan(trial)]
         for trial in orphans:
             if trial.number not in self.awaited:
-                print_clean(
-                    f"{trial.name}: waiting for the end of a training whose launcher was killed"
-                )
+                print_clean(f"{trial.name}: waiting for a training whose launcher was killed")
         self.awaited = {trial.number for trial in orphans}
         used = [job.gpus for job in self.jobs.values()] + [t.worker["gpus"] for t in orphans]
         busy = {gpu for gpus in used for gpu in gpus.split(",")}
