@@ -141,7 +141,7 @@ class Worker:
         return True
 
     def _start_training(self, trial: Trial, gpus: str, log: IO[bytes]) -> subprocess.Popen:
-        flags, variables = torchrun.passes_on_signals()
+        flags, variables = torchrun.signal_settings()
         torchrun_words = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", *flags]
         launcher = [*torchrun_words, *rendezvous.on_this_machine()] if self.ranks > 1 else []
         threads = max(1, machine.usable_cores() // (len(self.gpus) * self.ranks))
