@@ -182,7 +182,7 @@ def _some_numbers(value: float, _: int = 0) -> str:
 def _label(folder: Path, runs: list) -> str:
     """Return the experiment's name, with the time stamp if several runs share it."""
     experiment = folder.parent.name
-    is_alone = [other.parent.name for other, _ in runs].count(experiment) == 1
+    is_alone = [directory.parent.name for directory, _ in runs].count(experiment) == 1
     return experiment if is_alone else f"{experiment}/{folder.name}"
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 import argparse
 import signal
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from robomimic_ddp.commands import figures
-from robomimic_ddp.commands.bench import report, training
-from robomimic_ddp.commands.launch import checks, devices
+from robomimic_ddp import files
+from robomimic_ddp.commands import figures, training_process
+from robomimic_ddp.commands.bench import report
+from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, json_config, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
+from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean, say, whole_number
 
 EPOCHS = 3
 """Epochs of each start that are measured."""
+_LOG_LINES = 15
 _ALWAYS = {
     "experiment.name": "bench",
     "experiment.validate": "false",
@@ -127,13 +131,13 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     with (
         tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
         # Like Ctrl-C: end the training and remove its files.
-        handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
+        training_process.handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
     ):
         for number in range(args.rounds):
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = training.train(_job(args, ranks, str(output)), output)[args.warmup :]
+                logs = _train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)
@@ -144,3 +148,28 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
                     f"samples/s ({seconds:.0f} s with its start)"
                 )
     return epochs
+
+
+def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+    """Return the train log of each epoch. Raises LaunchError if the training fails."""
+    variables = env.variables()
+    command = torchrun.command(job, variables)
+    log = output.with_suffix(".log")
+    with open(log, "wb") as file:
+        added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
+        process = training_process.start(command.quiet, file, {**variables, **added})
+    try:
+        code = process.wait()
+    finally:
+        training_process.stop(process)
+    directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
+    if code != 0 or not directories:
+        text = files.read_end(log).splitlines()
+        print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
+        raise LaunchError(
+            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so there "
+            "is no speed to measure; its last lines are above. To see its complete output, run "
+            f"`robomimic-ddp launch --config {job.config} --gpus {job.gpus}`."
+        )
+    records = history.read(directories[0])
+    return [record["log"] for record in records if record["phase"] == "train"]

@@ -125,11 +125,11 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
         fields = host_datasets.fields_from_config(config, source, config.all_obs_keys)
         names = names or list(fields.images.values())
     cameras, dropped = _cameras(source, names)
-    for key, place in fields.images.items() if fields else ():
-        if place not in cameras:
+    for key, feature in fields.images.items() if fields else ():
+        if feature not in cameras:
             raise UsageError(
-                f"{args.config} trains with {key!r} ({place}), which --cameras leaves out. Add it "
-                "to --cameras, or leave --cameras out."
+                f"{args.config} trains with {key!r} ({feature}), which --cameras leaves out. Add "
+                "it to --cameras, or leave --cameras out."
             )
     threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
     job = Job(

@@ -183,10 +183,10 @@ class Job:
             has_its_size = note["bytes"] == (self.work / file.path.name).stat().st_size
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        is_indexed = self.fields is None or self._part(file).is_file()
+        is_indexed = self.fields is None or self._index_part(file).is_file()
         return note if has_its_size and is_indexed else None
 
-    def _part(self, file: RecordFile) -> Path:
+    def _index_part(self, file: RecordFile) -> Path:
         """Return the path of the part of the index of `file` while the set is written."""
         return self.work / DONE / f"{file.path.name}.{self._fields_digest}.npz"
 
@@ -201,9 +201,9 @@ class Job:
         """Write the note of a file, after its part of the index. Raises WriteError."""
         path = self.work / DONE / f"{file.path.name}.json"
         if self.fields is not None:
-            with must_be_written(self._part(file)):
-                part = as_index(described, self.fields)
-                array_cache.write(self._part(file), cache.arrays_of(part))
+            with must_be_written(self._index_part(file)):
+                index = as_index(described, self.fields)
+                array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
             json.dump(note, out)
 
@@ -240,7 +240,7 @@ class Job:
 
     def _write_index(self) -> None:
         files = [file for file in self.files if file.split == SPLIT]
-        parts = [cache.read(self._part(file)) for file in files] if self.fields else [None]
+        parts = [cache.read(self._index_part(file)) for file in files] if self.fields else [None]
         if self.fields and all(parts):  # otherwise the first run makes the index
             name = f"{self.target.parent.name}/{self.target.name}"
             source = Source(self.work, self.skip_corrupt)

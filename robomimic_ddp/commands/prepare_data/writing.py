@@ -37,11 +37,11 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     source bytes that were read. Raises DataError for a damaged file, WriteError.
     """
     offsets = [offsets_of(file.path, file.episodes, job.skip_corrupt) for file in files]
-    places = [(number, offset) for number, those in enumerate(offsets) for offset in those]
+    positions = [(number, offset) for number, of_file in enumerate(offsets) for offset in of_file]
     paths = [file.path for file in files]
     doing, names = f"preparing {job.source.folder}; finished files are kept", _features_read(job)
     options = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
-    rows = rows_of(job.source.features, paths, places, _preparer(job, names), *options)
+    rows = rows_of(job.source.features, paths, positions, _preparer(job, names), *options)
     by_file = groupby(rows, itemgetter(0))
     current, rows_of_file = next(by_file, (None, ()))
     for number, file in enumerate(files):
@@ -99,9 +99,9 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     return prepare
 
 
-def _psnr(frame: np.ndarray, other: np.ndarray) -> float:
+def _psnr(frame: np.ndarray, decoded: np.ndarray) -> float:
     """Return the peak signal to noise ratio in dB, at most _HIGHEST_PSNR."""
-    error = np.mean((frame.astype(np.float32) - other.astype(np.float32)) ** 2)
+    error = np.mean((frame.astype(np.float32) - decoded.astype(np.float32)) ** 2)
     return min(float(10 * np.log10(255**2 / max(error, 1e-9))), _HIGHEST_PSNR)
 
 
