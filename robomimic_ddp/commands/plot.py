@@ -25,9 +25,9 @@ AXES = {
     "hours": "hours of training and validation",
 }
 _SMOOTHED_FROM, _PAST_WEIGHT = 30, 0.6
-"""A loss of so many epochs is smoothed, with this weight for the past; its raw values are faint."""
+"""A loss is smoothed from this number of epochs on, with this weight for the past."""
 _LOGARITHMIC_RATIO = 3
-"""The loss axis is logarithmic if the largest loss is so many times the smallest."""
+"""The loss axis is logarithmic if the largest loss is more than 3 times the smallest."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
 _PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", "speed"))

@@ -22,8 +22,8 @@ from robomimic_ddp.terminal import clean, print_clean, say, table, width, wrappe
 
 _REFRESH_SECONDS = 2.0
 SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
-"""A rank is silent after so long without a heartbeat; it is stuck after STUCK_SECONDS, or the time
-of STUCK_STEPS of its steps if that is longer, at one place while other ranks are ahead.
+"""A rank is silent after SILENT_SECONDS without a heartbeat, and stuck after STUCK_SECONDS (or the
+time of STUCK_STEPS steps, if longer) at one place while other ranks are ahead.
 """
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4

@@ -342,9 +342,9 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
     for words, code, message in (
         (("convert", write(), "-o", tmp_path / "out.txt"), 2, "expected a name ending in .pth"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
-        (("show", tmp_path / "none.pth"), 1, "there is no such file"),
+        (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
-        (("show", tmp_path), 1, "this is a folder; expected a file, such as models/"),
+        (("show", tmp_path), 1, " is a folder; expected a file, such as models/"),
     ):
         assert command(*words) == code
         error = capsys.readouterr().err

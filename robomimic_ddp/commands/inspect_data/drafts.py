@@ -25,7 +25,7 @@ SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
 TEMPLATE = Path(__file__).with_name("job_template.json")
 LARGEST_IMAGE = 128
 VALIDATED_FROM = 20
-"""A dataset of so many episodes is validated on a twentieth of them."""
+"""Datasets with at least this number of episodes are validated on a twentieth of them."""
 _FRAME_INCHES, _FONT = 1.9, 9
 
 
