@@ -12,9 +12,10 @@ from typing import Any
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.edits import api_calls, definition
-from robomimic_ddp.patches.host import entries
+from robomimic_ddp.patches.host import training_files
+from robomimic_ddp.patches.host.already_distributed import find_refusal, require_own_api_version
 from robomimic_ddp.patches.host.hosts import MAIN, TRAIN_SCRIPTS, Host
-from robomimic_ddp.patches.host.refusal import find_refusal, require_own_api_version
+from robomimic_ddp.patches.host.training_files import TRAIN, TRAIN_UTILS, Entry, Use
 from robomimic_ddp.patches.outcomes import (
     TRAINING,
     AlreadyApplied,
@@ -39,8 +40,8 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
     base = examine(host.base, fixers) if host.base is not None else None
-    trainers = entries.find(host)
-    uses = entries.uses(host, trainers)
+    trainers = training_files.find(host)
+    uses = training_files.uses(host, trainers)
     by_file: dict[str, list[Fixer]] = defaultdict(list)
     findings, patches = list(_places(trainers, fixers)), []
     for fixer in fixers:
@@ -80,7 +81,7 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     )
 
 
-def _places(trainers: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
+def _places(trainers: Sequence[Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
     """Where the host trains without an edit: what is left on one rank, and what calls a training
     function that is patched.
     """
@@ -95,7 +96,10 @@ def _places(trainers: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Itera
 
 
 def _files(
-    host: Host, fixer: Fixer, trainers: Sequence[entries.Entry], uses: Sequence[entries.Use]
+    host: Host,
+    fixer: Fixer,
+    trainers: Sequence[Entry],
+    uses: Sequence[Use],
 ) -> list[str]:
     """The files that `fixer` looks at."""
     paths = host.files(fixer.files)
@@ -104,8 +108,8 @@ def _files(
         trains |= {entry.path for entry in trainers if entry.calls and _has_main(host, entry.path)}
         left = {entry.path for entry in trainers if entry.why} - trains
         paths = sorted({*paths, *trains} - left)
-    if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
-        paths += [path for path in entries.further_files(uses) if path not in paths]
+    if TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
+        paths += [path for path in training_files.further_files(uses) if path not in paths]
     return [
         path
         for path in paths
@@ -117,10 +121,10 @@ def _has_main(host: Host, path: str) -> bool:
     return not path.startswith("../") and b"def main(" in (host.read(path) or b"")
 
 
-def _training(trainers: Sequence[entries.Entry], path: str) -> str:
+def _training(trainers: Sequence[Entry], path: str) -> str:
     """The name of the training function of the file `path`."""
     names = (entry.function for entry in trainers if entry.path == path and entry.function)
-    return next(names, entries.TRAIN)
+    return next(names, TRAIN)
 
 
 def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
@@ -159,7 +163,7 @@ def patch_file(
     fixers: Sequence[Fixer],
     traits: frozenset[str] = frozenset(),
     called: frozenset[str] = frozenset(),
-    training: str = entries.TRAIN,
+    training: str = TRAIN,
 ) -> tuple[list[Outcome], FilePatch]:
     """One file's outcomes, in the order of `fixers`, and its patch (before == after: no edit)."""
     try:
@@ -271,7 +275,7 @@ def _is_found(finding: Finding) -> bool:
 
 
 def _half_patched(
-    findings: Sequence[Finding], uses: Sequence[entries.Use], base: Examination | None
+    findings: Sequence[Finding], uses: Sequence[Use], base: Examination | None
 ) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
     patched = {(finding.fixer.name, finding.path) for finding in findings if _is_found(finding)}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
+from robomimic_ddp.patches.host.already_distributed import Refusal
 from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.host.refusal import Refusal
 
 if TYPE_CHECKING:
     import libcst as cst

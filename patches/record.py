@@ -2,7 +2,7 @@
 
 `.robomimic_ddp.json`, in the host's package, has for each file the hash of what we wrote, the
 original's bytes (none for an added file), and the names of our api that it uses: a run on several
-ranks looks for them (`host_seams`).
+ranks looks for them (`host_edits`).
 """
 
 from __future__ import annotations

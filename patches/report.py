@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.host.refusal import Refusal
+from robomimic_ddp.patches.host.already_distributed import Refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,

@@ -220,13 +220,13 @@ def _require_valid(args: argparse.Namespace) -> None:
     """Refuse a mistake on the command line of a training that `run` starts, before its host is
     read for the edits, which takes seconds.
     """
-    from robomimic_ddp.config import command_line
+    from robomimic_ddp.config import early_checks
 
-    command_line.require_options()
+    early_checks.require_options()
     if args.host is None and not args.program.endswith(".py"):
-        with _ranks_import_path(), command_line.leaving_the_rest():
-            entry = command_line.text_of(command_line.module_file(args.program))
-            command_line.job_config(entry, args.arguments)
+        with _ranks_import_path(), early_checks.leaving_the_rest():
+            entry = early_checks.text_of(early_checks.module_file(args.program))
+            early_checks.job_config(entry, args.arguments)
 
 
 def _rank() -> int:

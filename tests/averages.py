@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import parallel
 from tests.ranks.toy import Encoder
@@ -40,6 +39,6 @@ def build(mode: str, module_key: bool) -> nn.ModuleDict:
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
     for name, net in nets.items():
         options = parallel.ddp_options(Options(), net)
-        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
-        nets[name] = parallel.ModuleKey(net) if module_key else net
+        net = module_key.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        nets[name] = module_key.ModuleKey(net) if module_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})

@@ -7,7 +7,6 @@ unpatched host can read the config.json of a run on HDF5.
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import dotlist, env, host_keys, json_config, options, paths, tree
+from robomimic_ddp.config import dotlist, env, host_config_check, json_config, options, paths, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
@@ -27,7 +26,6 @@ USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
     "[debug=true] [resume=true] [ddp.NAME=value]"
 )
-_RESOLVER = re.compile(r"\$\{[^{}]*:")
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 ROBOMIMIC_FORMAT = "robomimic"
@@ -48,7 +46,7 @@ def build_config(arguments: Sequence[str]) -> Any:
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
-        _refuse_resolvers(settings, flags["load_from"])
+        json_config.refuse_resolvers(settings, flags["load_from"])
     for one in (settings, given):
         _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
@@ -78,18 +76,6 @@ def build_config(arguments: Sequence[str]) -> Any:
     return config
 
 
-def _refuse_resolvers(settings: Mapping, path: Any) -> None:
-    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
-    trains into the run's config.json and its logs.
-    """
-    for key, value in tree.named(settings):
-        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
-            raise ConfigError(
-                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
-                "Write the value itself; on the command line ${oc.env:NAME} is read."
-            )
-
-
 def config_of_job(
     file: Any, words: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[Any, options.ResolvedOptions]:
@@ -113,7 +99,7 @@ def checked_options(
     """Return the options of a finished `config`. Raises ConfigError and OptionError for what no
     rank would train with.
     """
-    host_keys.require_possible(config)
+    host_config_check.require_possible(config)
     notes = notes_of(config)
     return options.resolve(notes.command_line_options, environment, notes.file_options)
 
@@ -187,7 +173,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    host_keys.require_known(config, external)
+    host_config_check.require_known(config, external)
     return config
 
 

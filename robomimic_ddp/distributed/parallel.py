@@ -25,6 +25,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import ddp_buckets, group, watchdog
+from robomimic_ddp.distributed.module_key import ModuleKey
 from robomimic_ddp.errors import WrapError
 
 _STATE = "_robomimic_ddp_state"
@@ -174,17 +175,6 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
         yield
     finally:
         net.__class__ = parallel_class
-
-
-class ModuleKey(nn.Module):
-    """Keeps a net under `module`, as DataParallel did in hosts whose checkpoints have that key."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
 
 
 def parallelise(

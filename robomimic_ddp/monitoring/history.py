@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,6 @@ FILE_NAME = "history.jsonl"
 MOST_BYTES = 256 * 2**20
 _MOST = 2**63
 _AMOUNTS = ("steps", "samples", "seconds", "samples_per_second")
-
-
-def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that counts the steps of the host's `run_epoch`: `data_loader` (of a dict the
-    first), or the first of `data_loaders`; None if it has neither.
-    """
-    several = arguments.get("data_loaders")
-    loader = several[0] if several else arguments.get("data_loader")
-    return next(iter(loader.values()), None) if isinstance(loader, Mapping) else loader
 
 
 def append_rollouts(folder: Path, epoch: Any, result: Any) -> None:

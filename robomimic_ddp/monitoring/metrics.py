@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 
@@ -73,37 +70,10 @@ def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[
     return {**log, **{key: mean for key, mean in means if _is_number(log.get(key, mean))}}
 
 
-def argument(call: inspect.BoundArguments, name: str) -> Any:
-    """Return an argument of the host's `run_epoch`; an error where it has no such parameter."""
-    if name not in call.arguments:
-        raise RobomimicDDPError(
-            f"run_epoch{call.signature} has no parameter {name!r}, so its log cannot be averaged "
-            "over ranks. Name it as robomimic does: run_epoch(model, data_loader, epoch, "
-            "validate=False, num_steps=None, ...)."
-        )
-    return call.arguments[name]
-
-
 def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
     """The host's mean of each key over the steps that logged it."""
     keys = dict.fromkeys(key for log in step_logs for key in log)
     return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
-
-
-def take_share(call: inspect.BoundArguments) -> None:
-    """The validation loader becomes this rank's share, `num_steps` its length (DROID: not None)."""
-    loaders, loader = argument(call, "data_loader"), loader_of(call.arguments)
-    if not hasattr(loader, "limited"):
-        return  # the host's DataLoader: on one rank, or not made by the seam
-    steps = argument(call, "num_steps")
-    if isinstance(loaders, Mapping):
-        shares = {name: part.limited(steps) for name, part in loaders.items()}
-        call.arguments["data_loader"], share = shares, next(iter(shares.values()))
-    else:
-        call.arguments["data_loader"] = share = loader.limited(steps)
-    call.arguments["num_steps"] = len(share)
-    if call.arguments.get("data_loader_iter") is not None:
-        call.arguments["data_loader_iter"] = iter(share)
 
 
 class Recorder(StepHook):

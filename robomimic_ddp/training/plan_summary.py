@@ -49,7 +49,7 @@ def lines(run: Any) -> Iterator[str]:
     for pair in dict.fromkeys(run.built.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
         chosen = run.settings.sources["lr_scaling"] != "default"
-        resumes = run.resume.found is not None and run.resume.found.kind == "state"
+        resumes = run.resume.source is not None and run.resume.source.kind == "state"
         yield learning_rate.describe(*pair, *rules, chosen, resumes)
     loader = run.built.loaders.get("train")
     yield from _schedule(run, loader)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint, files
-from robomimic_ddp.config import env, relaunch
+from robomimic_ddp.config import env, resume_command
 from robomimic_ddp.distributed import (
     atomic_files,
     entry_point,
@@ -33,7 +33,7 @@ from robomimic_ddp.training import run_inputs
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.found`.
+    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`.
     `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is no error.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
@@ -48,7 +48,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     if not asked and not launch.restart_count:
         return False
 
-    def find() -> tuple[checkpoint.Found | None, bool]:
+    def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
         if launch.restart_count:
@@ -68,7 +68,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         return previous, stopped
 
     previous, stopped = main_rank.on_main(find)
-    run.resume.found = previous
+    run.resume.source = previous
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
@@ -121,7 +121,7 @@ def command() -> str:
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
     where = env.python_path(), interpreter, env.working_folder()
-    return relaunch.resume_command(launch, words, *where)
+    return resume_command.build(launch, words, *where)
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:
@@ -132,7 +132,7 @@ def _started_by() -> tuple[env.LaunchEnv, list[str]]:
         return env.LaunchEnv(), []
 
 
-def forget_requeue(resumed: checkpoint.Found) -> None:
+def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
         (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
@@ -146,13 +146,13 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
     directory: by then no other job writes there.
     """
     resumed = run.resume
-    if resumed.found is None or resumed.found.kind != "state":
+    if resumed.source is None or resumed.source.kind != "state":
         return None
     if resumed.saved is None:
         box: dict[str, Any] = {}
 
         def read() -> None:
-            box["state"], notes = checkpoint.read(resumed.found.directory)
+            box["state"], notes = checkpoint.read(resumed.source.directory)
             for note in notes:
                 print_clean(f"warning: {note}", file=sys.stderr)
 
@@ -255,7 +255,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
     done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
-        f"run in {run.resume.found.directory}"
+        f"run in {run.resume.source.directory}"
     )
     yield from notes
     old, new = saved["world_size"], run.plan.world_size

@@ -15,27 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
-from robomimic_ddp.config import env, host_seams
+from robomimic_ddp.checkpoint import RECORD_NAME, RunRecord
+from robomimic_ddp.config import env, host_edits
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
     atomic_files,
     group,
-    parallel,
     signals,
     step_guard,
 )
 from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, step
-from robomimic_ddp.training.run_parts import Built, Output, Progress
+from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 
@@ -152,7 +148,7 @@ def draw_into(logger: Any) -> None:
     """Pictures of the present run go to `logger`, the host's DataLogger."""
     run = current()
     if run is not None and group.is_main():
-        run.output.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
+        run.output.pictures = pictures.Pictures(logger, skips_batch=run.resume.source is not None)
 
 
 def facts() -> dict[str, Any]:
@@ -164,7 +160,7 @@ def facts() -> dict[str, Any]:
     known = {
         "version": robomimic_ddp.__version__,
         **run.settings.record(),
-        "git_commit": verify.commit(host_seams.package_folder(package)),
+        "git_commit": verify.commit(host_edits.package_folder(package)),
     }
     return {"robomimic_ddp": known}
 
@@ -177,26 +173,3 @@ def made_current(run: Run) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def parallelise(net: nn.Module) -> nn.Module:
-    """`net`, made parallel by the present run's mode; unchanged outside a run and on one device."""
-    run = current()
-    if run is None:
-        host_seams.require_whole()
-        return net
-    if run.plan.mode == "single":
-        run.built.nets.append(net)
-        return net
-    of_ddp = parallel.ddp_options(run.options, net)
-    run.built.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
-    return net
-
-
-def share_cores(run: Run) -> None:
-    """Restricts torch to this rank's share of the node's cores.
-
-    Hosts ask for two threads a process. Where a rank has less than that, threads wait for each
-    other in busy loops: two ranks on two cores then took several times as long for a step.
-    """
-    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))

@@ -24,14 +24,14 @@ from typing import Any
 import torch
 
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import HostFiles, weights
+from robomimic_ddp.checkpoint import HostFiles, host_checkpoint
 from robomimic_ddp.config import (
     dotlist,
     entry_options,
     env,
     host_config,
-    host_keys,
-    host_seams,
+    host_config_check,
+    host_edits,
     machine,
     options,
     plan,
@@ -77,8 +77,8 @@ def distributed(train: Callable) -> Callable:
         ckpt_path = config.experiment.get("ckpt_path", None)
         fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
         if env.read_launch_env().world_size > 1:
-            host_seams.require_patched_epoch(train)
-        host_keys.require_possible(config)
+            host_edits.require_patched_epoch(train)
+        host_config_check.require_possible(config)
         started = start(config, device.type == "cuda", fine_tuning)
         with started as run, entry_point.at_once(run.output.end):
             device = _use_device(run, device)
@@ -158,7 +158,7 @@ def _planner(
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
         lr_on_command_line=any(key.endswith(LEARNING_RATE_SUFFIX) for key in command_line_keys),
-        data_workers=None if host_config.format_is_rlds(config) else workers,
+        workers=None if host_config.format_is_rlds(config) else workers,
         cores=machine.usable_cores(),
         fsdp_lacks=lacks,
         epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
@@ -212,7 +212,8 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
         parallel.state_of(net).name = name
     if run.plan.several_ranks:
         agreement.require_same_model(run, model)
-    _run.share_cores(run)
+    # Where threads have less than a core each, they wait for each other in busy loops.
+    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))
     run.settings = step.with_preset(run.settings, bool(run.built.nets))
     run.note_settings()
     run.steps = step.prepare(model, run.options, run.built.nets, run.undo)
@@ -268,7 +269,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
-    weights.release(run.built.checkpoints)
+    host_checkpoint.release(run.built.checkpoints)
     run.progress.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     saver = StateSaver(run, model)
     run.undo.callback(run.output.writer.close)

@@ -16,7 +16,7 @@ from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import components, resume
+from robomimic_ddp.training import resume, state_components
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
 
@@ -37,7 +37,7 @@ class StateSaver:
         """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
         run.progress.part = step_logs.EpochPart(self.after_step, self.after_training)
-        self.components = components.of(run, model)
+        self.components = state_components.of(run, model)
         run.stopper.last_words = self.leave_marker
         run.stopper.parting = partial(resume.say_resumable, run)
         self.best: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class StateSaver:
         self.defines = identity.of(self.run, items)
         if saved is None:
             return []
-        directory = self.run.resume.found.directory
+        directory = self.run.resume.source.directory
         with checkpoint.restoring("defines", directory):
             differences = list(identity.differences(saved, self.defines, self.run))
         wrong = [difference.text for difference in differences if difference.wrong]
@@ -76,7 +76,7 @@ class StateSaver:
 
     def _restore(self, saved: dict[str, Any] | None, changes: list[str]) -> int | None:
         """Collective: see `restore`. `changes`: lines for the user."""
-        run, resumed = self.run, self.run.resume.found
+        run, resumed = self.run, self.run.resume.source
         if resumed is not None and resumed.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
             main_rank.on_main(resume.trim_history, resumed.directory, epoch)
@@ -274,7 +274,7 @@ class StateSaver:
         return {}
 
 
-def _state_of(component: components.Component, saved: dict[str, Any]) -> Any:
+def _state_of(component: state_components.Component, saved: dict[str, Any]) -> Any:
     """Return a component's state for this rank; None if the saved run had fewer ranks."""
     if not component.per_rank:
         return saved[component.name]

@@ -15,7 +15,7 @@ import torch
 
 import robomimic_ddp
 from robomimic_ddp import files
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 
 
 def software(host_package: str | None) -> dict[str, str]:
@@ -29,7 +29,7 @@ def software(host_package: str | None) -> dict[str, str]:
         "Python version": platform.python_version(),
         "robomimic_ddp's code": source_digest(Path(robomimic_ddp.__file__).parent),
     }
-    folder = host_seams.package_folder(host_package)
+    folder = host_edits.package_folder(host_package)
     if folder is not None:
         found[f"the host's code ({host_package})"] = source_digest(folder)
     return found

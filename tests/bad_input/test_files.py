@@ -17,7 +17,7 @@ from robomimic_ddp.checkpoint import lock, run_search, state_file
 from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
-from robomimic_ddp.config import command_line, json_config, option_values
+from robomimic_ddp.config import early_checks, json_config, option_values
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -303,4 +303,4 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
 
 def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
     large(tmp_path / "train.py")
-    assert command_line.text_of(tmp_path / "train.py") == ""
+    assert early_checks.text_of(tmp_path / "train.py") == ""

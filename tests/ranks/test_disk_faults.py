@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, HostFiles, Writer, weights
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, HostFiles, Writer, torch_save
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import CheckpointError
@@ -92,7 +92,7 @@ def host_saves(directory, fault):
 
 @pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
 def test_the_hosts_save(ranks, place, fault):
-    weights.save({"epoch": 1}, place / "last.pth")
+    torch_save.save({"epoch": 1}, place / "last.pth")
     with pytest.raises(RankError) as caught:
         ranks.run(host_saves, place, fault)
     reported = caught.value.by_rank[0]

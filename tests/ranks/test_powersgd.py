@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from robomimic_ddp.checkpoint import Found, state_file
+from robomimic_ddp.checkpoint import FoundRun, state_file
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel, rng
 from robomimic_ddp.training import state_saver, step
@@ -164,7 +164,7 @@ def train(directory, epochs, found=None, **options):
 
 def resume(directory, epochs, comm):
     """Collective."""
-    return train(directory, epochs, Found(directory, "state"), comm=comm)
+    return train(directory, epochs, FoundRun(directory, "state"), comm=comm)
 
 
 def start(directory, epochs, comm):

@@ -10,7 +10,7 @@ import io
 
 import torch
 
-from robomimic_ddp.checkpoint import STATE, Found
+from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
@@ -22,7 +22,7 @@ from tests.versions import NEEDS_CPU_FP16
 
 def streams_of(directory):
     """The first number of this rank's stream after it resumed."""
-    with running(directory, Found(directory, "state")) as run:
+    with running(directory, FoundRun(directory, "state")) as run:
         algo = make_algo()
         saver = state_saver.StateSaver(run, algo)
         rng.seed_streams(7, group.rank())
@@ -62,4 +62,4 @@ def keep_scaler(directory, scale, found=None):
 def test_the_scale_of_gradients_resumes(ranks, tmp_path):
     assert ranks.run(keep_scaler, tmp_path, 1024.0) == [1024.0] * 2
     assert read_file(tmp_path / STATE)["grad_scaler"]["scale"] == 1024.0
-    assert ranks.run(keep_scaler, tmp_path, 2.0, Found(tmp_path, "state")) == [1024.0] * 2
+    assert ranks.run(keep_scaler, tmp_path, 2.0, FoundRun(tmp_path, "state")) == [1024.0] * 2

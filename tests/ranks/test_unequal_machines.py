@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp.config import env, host_seams, machine, options, plan
+from robomimic_ddp.config import env, host_edits, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
@@ -92,7 +92,7 @@ def test_one_process_has_no_more_threads_than_cores(ranks):
 
 def start_where_rank_1_lacks_an_edit():
     lost = {"/b/x.py": ["save"]} if group.rank() == 1 else {}
-    with mock.patch.object(host_seams, "lost", lambda package: lost):
+    with mock.patch.object(host_edits, "lost", lambda package: lost):
         toy_run.train(toy_run.ToyJob({}))
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import Found, RunRecord
+from robomimic_ddp.checkpoint import FoundRun, RunRecord
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
@@ -181,7 +181,7 @@ def test_what_is_not_known_has_no_line():
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
     assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear; by" in scaled.describe()
-    scaled.resume.found = Found(Path("runs"), "state")
+    scaled.resume.source = FoundRun(Path("runs"), "state")
     kept = (
         "learning rate: the saved one, since this run resumes; a new run would get 0.001 -> 0.002"
     )

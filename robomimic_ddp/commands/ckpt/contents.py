@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import file_check, require_complete, weights
+from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
 from robomimic_ddp.config import net_sizes, paths, tree
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
@@ -38,13 +38,13 @@ def read(path: Any) -> dict[str, Any]:
         )
     if not file.exists():
         raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
-    content = file_check.read_known(file, str(path))
+    content = safe_load.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise CheckpointError(
-            f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
+            f"{path} contains {safe_load.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
     for part in ("nets", "ema"):
@@ -137,7 +137,7 @@ def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    broken = [key for key, value in tensors.items() if not file_check.is_finite(value).all()]
+    broken = [key for key, value in tensors.items() if not safe_load.is_finite(value).all()]
     if broken:
         raise CheckpointError(
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: so "
@@ -264,13 +264,13 @@ def make_folder(output: Path) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise weights.save_error(output, error) from error
+        raise torch_save.save_error(output, error) from error
 
 
 def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
     """Write a checkpoint, read from `name`. Raises CheckpointError if that fails."""
     if output.suffix != ".safetensors":
-        weights.save(dict(content), output, follow=False)
+        torch_save.save(dict(content), output, follow=False)
         return
     try:
         from safetensors.torch import save
@@ -289,7 +289,7 @@ def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
         with atomic_files.atomic_open(output, "wb") as file:
             file.write(save(flat, words))
     except OSError as error:
-        raise weights.save_error(output, error) from error
+        raise torch_save.save_error(output, error) from error
     except (KeyError, ValueError) as error:  # a kind of number, or text that is not UTF-8
         raise CheckpointError(
             f"{output}: safetensors has no form for a part of {name} ({error!r}). Name a file that "

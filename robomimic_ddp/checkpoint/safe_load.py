@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import bounds, safe_numpy
+from robomimic_ddp.checkpoint import load_limits, safe_numpy
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
@@ -143,7 +143,7 @@ def _is_legacy(file: Path, shown: str) -> bool:
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
-    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and bounds.is_archive(file)):
+    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and load_limits.is_archive(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
         raise CheckpointError(
             f"{shown} is no checkpoint of torch: the file is damaged, {kind}, or empty "
@@ -164,9 +164,9 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
         how["mmap"] = True
     try:
         str(file).encode()  # torch 2.0 gives another reason
-        bounds.require_file(file, legacy)
+        load_limits.require_file(file, legacy)
         content = _load_allowed(file, legacy, how)
-        bounds.require_content(content, file)
+        load_limits.require_content(content, file)
         return safe_numpy.resolved(content)
     except UnicodeEncodeError as error:
         raise CheckpointError(
@@ -197,7 +197,7 @@ def reason(error: Exception) -> str:
 
 def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:
     """Return what torch loads from `file` with the names in `_allowed` only. `torch.load` itself is
-    swapped while the host reads a checkpoint (`weights.read_on_cpu`).
+    swapped while the host reads a checkpoint (`host_checkpoint.read_on_cpu`).
     """
     allowed = _allowed()
     if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # torch 2.6

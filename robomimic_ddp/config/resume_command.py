@@ -12,7 +12,7 @@ _UNBUFFERED = "-u"
 _RESUME = ("ddp.resume=", "resume=")
 
 
-def resume_command(
+def build(
     launch: LaunchEnv,
     words: Sequence[str],
     python_path: str = "",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from robomimic_ddp.patches.host.already_distributed import find_refusal
 from robomimic_ddp.patches.host.hosts import find_host
-from robomimic_ddp.patches.host.refusal import find_refusal
 from tests.patches.support import snapshot
 
 

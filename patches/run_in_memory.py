@@ -14,7 +14,7 @@ from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
 
 def run_edited(args: argparse.Namespace) -> int:
     """Puts the edits in force and runs the program as `__main__`, in this process."""
-    from robomimic_ddp.patches import engine, hook, registry, report
+    from robomimic_ddp.patches import engine, import_hook, registry, report
 
     file = _file(args)
     folder = str(file.parent) if file else ""
@@ -31,10 +31,10 @@ def run_edited(args: argparse.Namespace) -> int:
     if examination.base is not None:
         if examination.base.patches:
             engine.confirm(examination.base, fixers)
-        hook.install(examination.base)
+        import_hook.install(examination.base)
     if examination.patches:
         engine.confirm(examination, fixers)
-    finder = hook.install(examination)
+    finder = import_hook.install(examination)
     if file is not None:
         _run_file(file, finder, args.arguments)
     else:

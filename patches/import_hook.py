@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from robomimic_ddp.patches.outcomes import Examination, FilePatch
-from robomimic_ddp.patches.syntax.lines import compile_as
+from robomimic_ddp.patches.syntax.line_numbers import compile_as
 
 
 class EditedLoader(SourceFileLoader):
