@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from robomimic_ddp.config import dotlist, env, host_config_check, json_config, options, paths, tree
-from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import print_clean
@@ -32,6 +32,46 @@ ROBOMIMIC_FORMAT = "robomimic"
 """The value of train.data_format, where hosts have it, for HDF5."""
 OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
+
+_NOTES = "__robomimic_ddp_notes"
+_LEARNING_RATE = "learning_rate.initial"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Our options from the config file's `ddp` section and from the command line, and the keys of
+    the host's config that are set there.
+    """
+
+    file_options: Mapping[str, Any] = field(default_factory=dict)
+    command_line_options: Mapping[str, Any] = field(default_factory=dict)
+    command_line_keys: tuple = ()
+
+
+def attach_notes(config: Any, notes: Notes) -> None:
+    """Attach `notes` to the host's config, outside its dictionary, which files contain."""
+    object.__setattr__(config, _NOTES, notes)
+
+
+def notes_of(config: Any) -> Notes:
+    """Return the notes of `attach_notes`; without them, those of this process's command line."""
+    notes = getattr(config, "__dict__", {}).get(_NOTES)
+    return Notes({}, dotlist.options(), dotlist.keys()) if notes is None else notes
+
+
+def options_of(
+    config: Any, environment: Mapping[str, str] | None = None
+) -> options.ResolvedOptions:
+    """Return the options of a finished config, with those of the `environment`. Raises
+    OptionError.
+    """
+    notes = notes_of(config)
+    return options.resolve(notes.command_line_options, environment, notes.file_options)
+
+
+def sets_learning_rate(config: Any) -> bool:
+    """Return whether the command line sets a learning rate of the host's config."""
+    return any(key.endswith(_LEARNING_RATE) for key in notes_of(config).command_line_keys)
 
 
 def build_config(arguments: Sequence[str]) -> Any:
@@ -100,8 +140,7 @@ def checked_options(
     rank would train with.
     """
     host_config_check.require_possible(config)
-    notes = notes_of(config)
-    return options.resolve(notes.command_line_options, environment, notes.file_options)
+    return options_of(config, environment)
 
 
 def _merged(settings: Mapping, given: Mapping) -> dict:
@@ -166,10 +205,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
             f'"ddp" is {section!r}; expected a section of options, such as '
             '{"lr_scaling": "linear"}.'
         )
-    noted = notes_of(config)
-    given = noted.command_line_options or dotlist.options()
-    keys = noted.command_line_keys or dotlist.keys()
-    attach_notes(config, Notes(dict(section), given, keys))
+    attach_notes(config, replace(notes_of(config), file_options=dict(section)))
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)

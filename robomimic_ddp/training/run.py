@@ -30,8 +30,9 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import plan_summary, step
+from robomimic_ddp.training import plan_summary
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
+from robomimic_ddp.training.step.presets import Prepared
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 
@@ -45,7 +46,7 @@ class Run:
     """The host's."""
     built: Built = field(default_factory=Built)
     resume: Resume = field(default_factory=Resume)
-    steps: step.Prepared | None = None
+    steps: Prepared | None = None
     """How the model takes its steps; None before training."""
     guard: step_guard.StepGuard | None = None
     """Of optimizers' steps; on several ranks, once training begins."""

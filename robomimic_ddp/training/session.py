@@ -26,8 +26,6 @@ import torch
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import HostFiles, host_checkpoint
 from robomimic_ddp.config import (
-    dotlist,
-    entry_options,
     env,
     host_config,
     host_config_check,
@@ -39,6 +37,7 @@ from robomimic_ddp.config import (
 )
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
+    comm_hooks,
     entry_point,
     fsdp,
     group,
@@ -52,11 +51,10 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.monitoring import debug, node_messages, progress_bar
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs, step
+from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state_saver import StateSaver
-
-LEARNING_RATE_SUFFIX = "learning_rate.initial"
+from robomimic_ddp.training.step import presets, schedule
 
 
 def distributed(train: Callable) -> Callable:
@@ -118,11 +116,9 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
     config: the host's. use_cuda: whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
-    notes = entry_options.notes_of(config)
-    requested = notes.command_line_options or dotlist.options()  # a host without a config file
-    resolved = options.resolve(requested, launch.option_texts, notes.file_options)
+    resolved = host_config.options_of(config, launch.option_texts)
     torch_arguments.require_accepted(resolved.values)
-    plan_of = _planner(config, resolved, use_cuda, notes.command_line_keys)
+    plan_of = _planner(config, resolved, use_cuda)
     settings = Settings.of(resolved, plan_of(launch), int(config.train.seed), fine_tuning)
     run = _run.Run(settings, config)
     error: BaseException | None = None
@@ -144,7 +140,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
 
 
 def _planner(
-    config: Any, resolved: options.ResolvedOptions, use_cuda: bool, command_line_keys: Iterable[str]
+    config: Any, resolved: options.ResolvedOptions, use_cuda: bool
 ) -> Callable[[env.LaunchEnv], plan.RunPlan]:
     """Return the function that plans this job for a launcher's environment."""
     gpus, lacks = torch.cuda.device_count(), None
@@ -157,7 +153,7 @@ def _planner(
         visible_gpus=gpus,
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
-        lr_on_command_line=any(key.endswith(LEARNING_RATE_SUFFIX) for key in command_line_keys),
+        lr_on_command_line=host_config.sets_learning_rate(config),
         workers=None if host_config.format_is_rlds(config) else workers,
         cores=machine.usable_cores(),
         fsdp_lacks=lacks,
@@ -214,13 +210,13 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
         agreement.require_same_model(run, model)
     # Where threads have less than a core each, they wait for each other in busy loops.
     torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))
-    run.settings = step.with_preset(run.settings, bool(run.built.nets))
+    run.settings = presets.with_preset(run.settings, bool(run.built.nets))
     run.note_settings()
-    run.steps = step.prepare(model, run.options, run.built.nets, run.undo)
-    step.shorten(model, run.plan.shortening, run.undo)
+    run.steps = presets.prepare(model, run.options, run.built.nets, run.undo)
+    schedule.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory with the nets by now, and are read once.
     sums = agreement.make_equal(model) if run.plan.several_ranks else None
-    _print_plan(run, step.added_by_max(run.settings, bool(run.built.nets)))
+    _print_plan(run)
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
@@ -233,7 +229,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
             parallel.state_of(net).build(net, is_equal=True)
     optimizer_ddp.build(model, run.options, run.undo)
     _print_on_main(agreement.make_plain_tensors_equal(model))
-    _print_on_main(step.communicate(optimizer_ddp.reducers(model), run.options))
+    _print_on_main(comm_hooks.communicate(optimizer_ddp.reducers(model), run.options))
     rng.seed_streams(run.settings.seed, run.plan.rank)
     finished = saver.restore()
     run.guard = run.undo.enter_context(step_guard.installed(model))
@@ -244,9 +240,9 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     return verifier, finished
 
 
-def _print_plan(run: _run.Run, added_by_max: str | None) -> None:
-    lines = [run.describe()] if added_by_max is None else [run.describe(), added_by_max]
-    plan_text = plan_summary.fitted("\n".join(lines))
+def _print_plan(run: _run.Run) -> None:
+    added_by_max = presets.added_by_max(run.settings, bool(run.built.nets))
+    plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(), added_by_max])))
     _print_on_main(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from robomimic_ddp import cli, files
-from robomimic_ddp.checkpoint import lock, run_search, state_file
+from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
@@ -103,7 +103,7 @@ def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
         heartbeat.read(put("run/heartbeats/rank0.json").parents[1])
     with pytest.raises(PatchError, match="is damaged"):
         record.load(put(f"host/{record.NAME}").parent)
-    assert run_search.read_record(put("run/ddp.json").parent) is None
+    assert run_record.read_record(put("run/ddp.json").parent) is None
     if make is not deep:
         put("host/train.py")
         assert source_digest(tmp_path / "host") == source_digest(tmp_path / "set")
@@ -178,15 +178,15 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     target = tmp_path / target
     (tmp_path / "file").write_text("the user's")
     run = tmp_path / "run"
-    for name in (lock.NAME, history.FILE_NAME, run_search.RECORD_NAME, run_search.REQUEUE_NAME):
+    for name in (lock.NAME, history.FILE_NAME, run_record.RECORD_NAME, run_record.REQUEUE_NAME):
         link(run / name, target)
     link(run / heartbeat.FOLDER / "rank0.tmp", target)
     with pytest.raises(WriteError):
         lock.take(run)
     with pytest.raises(OSError):
         history.append(run, {})
-    run_search.RunRecord(run, {}).write()
-    run_search.write_requeue(run, {})
+    run_record.RunRecord(run, {}).write()
+    run_record.write_requeue(run, {})
     beat = heartbeat.Heartbeat(run, 0, 1, "cpu", lambda: 0)
     beat.write()
     assert heartbeat.read(run) and (tmp_path / "file").read_text() == "the user's"

@@ -113,15 +113,15 @@ def test_parallel_inside_parallel_is_refused(build):
 
 
 @pytest.mark.parametrize("mode", ["single", "dp"])
-@pytest.mark.parametrize("module_key", [True, False])
+@pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("saved_with_key", [True, False])
-def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key):
+def test_checkpoints_load_in_either_key_layout(mode, has_key, saved_with_key):
     source = Net()
     saved = nn.ModuleDict(
         {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
     )
     net = module_key.accept_any_layout(parallel.parallelise(Net(), mode))
-    if module_key:
+    if has_key:
         net = module_key.accept_any_layout(module_key.ModuleKey(net))
     target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})
     state = saved.state_dict()

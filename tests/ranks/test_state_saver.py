@@ -14,7 +14,7 @@ from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
-from robomimic_ddp.training import step as step_of_run
+from robomimic_ddp.training.step.presets import Prepared
 from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_CPU_FP16
@@ -50,7 +50,7 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
 def keep_scaler(directory, scale, found=None):
     """The scale of fp16's gradients after it resumed, if `found`; else it is saved."""
     with running(directory, found) as run:
-        run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
+        run.steps = Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
         if found is None:

@@ -13,7 +13,8 @@ from robomimic_ddp.config import env, host_edits, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training.step import compile, with_preset
+from robomimic_ddp.training.step import compile
+from robomimic_ddp.training.step.presets import with_preset
 from tests.faults import toy_run
 from tests.ranks.pool import RankError
 

@@ -18,7 +18,8 @@ from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
-from robomimic_ddp.training import plan_summary, run, step
+from robomimic_ddp.training import plan_summary, run
+from robomimic_ddp.training.step.presets import Prepared
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -70,7 +71,7 @@ def test_every_decision_has_a_line():
         config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data), precision="bf16"
     )
     present.scale_lr(1e-4)
-    present.steps = step.Prepared("preset: fast (fused optimizer)")
+    present.steps = Prepared("preset: fast (fused optimizer)")
     lines = present.describe().splitlines()
     for expected in (
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
