@@ -249,8 +249,8 @@ def _uncommitted(host: hosts.Host) -> list[str] | None:
 def _print_uncommitted(host: hosts.Host) -> None:
     changed = _uncommitted(host)
     if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        others = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         say(
             f"note: {host.root} has changes of yours that are not committed "
-            f"({', '.join(changed[:3])}{more}); git diff shows them and our lines together."
+            f"({', '.join(changed[:3])}{others}); git diff shows them and our lines together."
         )

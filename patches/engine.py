@@ -82,8 +82,8 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
 
 
 def _places(trainers: Sequence[Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
-    """Where the host trains without an edit: what is left on one rank, and what calls a training
-    function that is patched.
+    """Yield where the host trains without an edit: what is left on one rank, and what calls a
+    training function that is patched.
     """
     fixer = next((candidate for candidate in fixers if candidate.name == "distributed"), None)
     for entry in trainers if fixer else ():
@@ -101,7 +101,7 @@ def _files(
     trainers: Sequence[Entry],
     uses: Sequence[Use],
 ) -> list[str]:
-    """The files that `fixer` looks at."""
+    """Return the files that `fixer` looks at."""
     paths = host.files(fixer.files)
     if fixer.files == TRAIN_SCRIPTS:
         trains = {entry.path for entry in trainers if entry.function}
@@ -122,7 +122,7 @@ def _has_main(host: Host, path: str) -> bool:
 
 
 def _training(trainers: Sequence[Entry], path: str) -> str:
-    """The name of the training function of the file `path`."""
+    """Return the name of the training function of the file `path`."""
     names = (entry.function for entry in trainers if entry.path == path and entry.function)
     return next(names, TRAIN)
 
@@ -142,15 +142,17 @@ def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
         if finding.fixer.name == "distributed" and _is_found(finding)
     }
     spared = troubled - edited - {MAIN} if trains - troubled else set()
-    kept, told = [], set()
+    remaining, reported = [], set()
     for finding in findings:
         if finding.path not in spared:
-            kept.append(finding)
-        elif _blocks(finding) and finding.path not in told:
-            told.add(finding.path)
+            remaining.append(finding)
+        elif _blocks(finding) and finding.path not in reported:
+            reported.add(finding.path)
             why = f"this file is not patched, and would train on one rank: {finding.outcome.why}"
-            kept.append(replace(finding, outcome=replace(finding.outcome, why=why, blocks=False)))
-    return kept, spared
+            remaining.append(
+                replace(finding, outcome=replace(finding.outcome, why=why, blocks=False))
+            )
+    return remaining, spared
 
 
 def _blocks(finding: Finding) -> bool:
@@ -181,7 +183,7 @@ def patch_file(
 
 
 def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
-    """The examination of the patched text. Raises PatchError if that needs another edit."""
+    """Return the examination of the patched text. Raises PatchError if that needs another edit."""
     patched = {patch.path: patch.after for patch in examination.patches}
     after = examine(replace(examination.host, patched=patched), fixers)
     if after.patches or after.blocked:
@@ -194,7 +196,7 @@ def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
 
 
 def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
-    """What one fixer answers about one file."""
+    """Return what one fixer answers about one file."""
     scope: Any = source.module
     if fixer.within:
         within = f"def {training}" if fixer.within == TRAINING else fixer.within
@@ -221,7 +223,7 @@ def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
 
 
 def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
-    """The outcome, and the patch that adds the file where it is `Applied`."""
+    """Return the outcome, and the patch that adds the file where it is `Applied`."""
     (path,) = fixer.files
     before, folder = host.read(path), path.rpartition("/")[0]
     if host.is_built_on_robomimic:
@@ -270,7 +272,7 @@ def _problems(
 
 
 def _is_found(finding: Finding) -> bool:
-    """Whether the construct is there, and edited or to be edited."""
+    """Return whether the construct is there, and edited or to be edited."""
     return isinstance(finding.outcome, (Applied, AlreadyApplied))
 
 

@@ -41,7 +41,9 @@ class Entry:
     seams: tuple[str, ...] = ()
 
     def is_edited(self, current: bytes | None) -> bool:
-        """Whether the user has changed the file since: it has neither our bytes nor its own."""
+        """Return whether the user has changed the file since: it has neither our bytes nor
+        its own.
+        """
         if current == self.original:
             return False
         return current is None or _digest(current) != self.patched_sha256

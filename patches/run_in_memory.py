@@ -43,7 +43,7 @@ def run_edited(args: argparse.Namespace) -> int:
 
 
 def _file(args: argparse.Namespace) -> Path | None:
-    """The program's file, absolute, or None if it is a module."""
+    """Return the program's file, absolute, or None if it is a module."""
     path = Path(args.program)
     if args.module or not (path.suffix == ".py" or path.exists()):
         return None
@@ -52,12 +52,12 @@ def _file(args: argparse.Namespace) -> Path | None:
     return path.absolute()
 
 
-def _host(given: str | None, file: Path | None):
+def _host(path: str | None, file: Path | None):
     """The host that imports will come from: that of --host, or the importable one."""
     from robomimic_ddp.patches.host import hosts
 
-    if given is not None:
-        host = hosts.find_host(given)
+    if path is not None:
+        host = hosts.find_host(path)
         sys.path.insert(0, str(host.package.parent))
         return host
     folders = file.resolve().parents if file else ()
@@ -107,7 +107,9 @@ def _run_file(file: Path, finder, arguments: list[str]) -> None:
 
 
 def _new_main(file: str, arguments: list[str]) -> ModuleType:
-    """A fresh `__main__`, for good: what is pickled or looked up there is found until the end."""
+    """Return a fresh `__main__`, for good: what is pickled or looked up there is found until the
+    end.
+    """
     main = ModuleType("__main__")
     main.__file__ = file
     main.__builtins__ = __builtins__

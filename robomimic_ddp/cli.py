@@ -157,7 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole file."""
+    """Return whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole
+    file.
+    """
     while error.__context__ is not None:
         error = error.__context__
     return isinstance(error, KeyboardInterrupt)
@@ -181,7 +183,9 @@ def _run(argv: list[str]) -> int:
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
+    elif isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # paths may have characters that cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")
     own_host = args.command == "run" or COMMANDS[args.command].group == "patch"  # a PATH, or --host
     try:

@@ -26,7 +26,7 @@ class _Job:
     steps: list[Callable[[], None]]
     failed: Callable[[BaseException], None]
     snapshot: Snapshot | None = None
-    held: bool = False
+    deferred: bool = False
     must_be_written: bool = False
 
 
@@ -34,7 +34,7 @@ class Writer:
     """Main rank: one thread that writes snapshots, in order. On other ranks it has nothing to do.
 
     A job that waits is replaced by a newer one of its name, unless it `must_be_written`: one of
-    its steps makes a file that no later job makes. A job that is `held` begins when the
+    its steps makes a file that no later job makes. A job that is `deferred` begins when the
     moment is over (`release`), after those that are not. An error of a job goes to its `failed`, in
     the thread.
     """
@@ -69,11 +69,11 @@ class Writer:
         name: str,
         write: Callable[[], None],
         failed: Callable[[BaseException], None],
-        held: bool = False,
+        deferred: bool = False,
     ) -> None:
         """Queue `write`, which uses copies of the present moment."""
         with self._changed:
-            job = _Job(name, [write], failed, self._present, held)
+            job = _Job(name, [write], failed, self._present, deferred)
             if job.snapshot is not None:
                 job.snapshot.users += 1
             self._jobs.append(job)
@@ -81,21 +81,21 @@ class Writer:
         self._begin()
 
     def also(self, name: str, step: Callable[[], None], keep: bool = False) -> bool:
-        """Add `step` to the job `name` if that is held; return whether it is."""
+        """Add `step` to the job `name` if that is deferred; return whether it is."""
         with self._changed:
             for job in self._jobs:
-                if job.name == name and job.held:
+                if job.name == name and job.deferred:
                     job.steps.append(step)
                     job.must_be_written |= keep
                     return True
         return False
 
     def release(self) -> None:
-        """End the moment: what changes from now on is copied again, and held jobs begin."""
+        """End the moment: what changes from now on is copied again, and deferred jobs begin."""
         with self._changed:
-            self._jobs.sort(key=lambda job: job.held)
+            self._jobs.sort(key=lambda job: job.deferred)
             for job in self._jobs:
-                job.held = False
+                job.deferred = False
             snapshot, self._present = self._present, None
             self._free_unused(snapshot)
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class Writer:
                 self._changed.notify_all()
 
     def _next(self) -> _Job | None:
-        return next((job for job in self._jobs if not job.held), None)
+        return next((job for job in self._jobs if not job.deferred), None)
 
     def _run(self, job: _Job) -> None:
         try:

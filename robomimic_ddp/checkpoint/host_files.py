@@ -32,7 +32,7 @@ class HostFiles:
         target = os.path.abspath(path)
         content = self.writer.copy(target, obj)
         write = partial(torch_save.save, content, target)
-        self.writer.put(target, write, self._failed, held=True)
+        self.writer.put(target, write, self._failed, deferred=True)
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
         """Copy the file once it is written; return `dst`. A copy that is made again and again, such

@@ -51,7 +51,7 @@ def write_requeue(directory: Path, content: dict) -> None:
 
 
 def relative_paths(directory: Path, paths: Any) -> list:
-    """The host's paths, relative to the run directory, for `ddp.json`."""
+    """Return the host's paths, relative to the run directory, for `ddp.json`."""
     return [None if path is None else os.path.relpath(path, directory) for path in paths]
 
 
@@ -64,7 +64,9 @@ def paths_in(directory: Path, record: dict) -> tuple:
 
 
 def read_record(directory: Path) -> dict | None:
-    """The `ddp.json` of a run directory, or None. Warns if it is unreadable beside a state."""
+    """Return the `ddp.json` of a run directory, or None. Warns if it is unreadable where there is a
+    state.
+    """
     path = directory / RECORD_NAME
     try:
         record = files.read_json(path)

@@ -36,8 +36,8 @@ class FoundRun:
 
 
 def job_name(launch: LaunchEnv) -> str | None:
-    """A name that all attempts of one torchrun job share, and other jobs do not; None without
-    torchrun.
+    """Return a name that all attempts of one torchrun job share, and other jobs do not; None
+    without torchrun.
 
     The run id; without --rdzv_id, which leaves the same to all jobs, with the agent's host and
     process id: such a job has one rendezvous, so the main rank stays on its node.
@@ -50,7 +50,7 @@ def job_name(launch: LaunchEnv) -> str | None:
 
 
 def find_job(experiment: Path, job: str | None) -> FoundRun | None:
-    """Main rank: the directory of an earlier attempt of `job`, or None."""
+    """Main rank: return the directory of an earlier attempt of `job`, or None."""
     for directory in _newest_first(experiment):
         record = read_record(directory)
         if record is None:
@@ -64,7 +64,7 @@ def find_job(experiment: Path, job: str | None) -> FoundRun | None:
 
 
 def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> FoundRun | None:
-    """Main rank: the newest run below `experiment` that can be resumed, also by the host's
+    """Main rank: return the newest run below `experiment` that can be resumed, also by the host's
     `last.pth` if the host can (`host_resumes`).
 
     If there is none, raises CheckpointError or, unless `required`, returns the newest run that has
@@ -91,7 +91,7 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
 
 
 def _in_first_epoch(directory: Path) -> bool:
-    """Whether a run of ours, which has no state, has recorded its first epoch alone."""
+    """Return whether a run of ours, which has no state, has recorded its first epoch alone."""
     if read_record(directory) is None:
         return False
     try:

@@ -72,7 +72,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
             second = second or _second_name(newest, directory / name)
             os.replace(second, directory / name)
         except (CheckpointError, OSError) as error:
-            troubles.append(f"{newest} is saved, but {name} beside it is an older one: {error}")
+            troubles.append(f"{newest} is saved, but {name} is still an older one: {error}")
             if second is not None:
                 with suppress(OSError):
                     second.unlink()
@@ -80,7 +80,9 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
 
 
 def _second_name(path: Path, final: Path) -> Path:
-    """A hard link to (else a copy of) the file at `path`, with a temporary name beside `final`."""
+    """Return a hard link to (else a copy of) the file at `path`, under a temporary name in the
+    folder of `final`.
+    """
     atomic_files.remove_left_over(final)
     temporary = atomic_files.temporary_beside(final)
     try:
@@ -95,8 +97,8 @@ def _second_name(path: Path, final: Path) -> Path:
 
 
 def exists(directory: Path) -> bool:
-    """Whether the directory has a state of ours, readable or not. A broken symbolic link counts:
-    the state may be on a disk that is not mounted.
+    """Return whether the directory has a state of ours, readable or not. A broken symbolic link
+    counts: the state may be on a disk that is not mounted.
     """
     return any(os.path.lexists(directory / name) for name in (STATE, PREVIOUS))
 
@@ -126,15 +128,15 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
                 os.replace(directory / STATE, directory / _DAMAGED)
                 notes.append(f"the damaged file is kept as {_DAMAGED}")
         return state, notes
-    found = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
+    reasons = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
     raise CheckpointError(
-        f"{directory} has no state to resume from: {found} Resume another run, or "
+        f"{directory} has no state to resume from: {reasons} Resume another run, or "
         "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."
     )
 
 
 def job_of(directory: Path) -> str | None:
-    """The job of the newest complete state, or None. Reads the whole file."""
+    """Return the job of the newest complete state, or None. Reads the whole file."""
     for name in (STATE, PREVIOUS):
         if os.path.lexists(directory / name):
             with suppress(CheckpointError):

@@ -44,7 +44,7 @@ def save(obj: Any, path: Any, follow: bool = True) -> None:
 
 
 def _refused_write(folder: Path) -> OSError | None:
-    """The system's error for another write in `folder`, since torch gives no reason."""
+    """Return the system's error for another write in `folder`, since torch gives no reason."""
     try:
         with open(folder / "another", "wb") as file:
             file.write(bytes(1 << 16))
@@ -56,5 +56,5 @@ def _refused_write(folder: Path) -> OSError | None:
 
 
 def save_error(path: Path, error: Exception) -> CheckpointError:
-    """The error if the checkpoint `path` could not be written because of `error`."""
+    """Return the error if the checkpoint `path` could not be written because of `error`."""
     return CheckpointError(f"checkpoint {atomic_files.not_saved(path, error)}")

@@ -35,6 +35,6 @@ def notes(workers: int | None, ranks: int, options: Options, cores: int) -> Iter
     if workers * ranks > cores:
         yield (
             f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
-            f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
+            f"CPU core(s) that read data, in addition to the ranks; ddp.workers=auto would start "
             f"{of_share('auto', cores // ranks)} for each rank"
         )

@@ -78,8 +78,8 @@ def build_config(arguments: Sequence[str]) -> Any:
     """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
-    given = dotlist.parse_dotlist(arguments, USAGE)
-    flags = {name: given.pop(name, None) for name in _FLAGS}
+    overrides = dotlist.parse_dotlist(arguments, USAGE)
+    flags = {name: overrides.pop(name, None) for name in _FLAGS}
     for name in _FLAGS[1:]:
         if flags[name] not in (None, True, False):
             raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
@@ -87,9 +87,9 @@ def build_config(arguments: Sequence[str]) -> Any:
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
         json_config.refuse_resolvers(settings, flags["load_from"])
-    for one in (settings, given):
-        _move_misplaced(one)
-    command_line_options = given.pop("ddp", None) or {}
+    for values in (settings, overrides):
+        _move_misplaced(values)
+    command_line_options = overrides.pop("ddp", None) or {}
     if not isinstance(command_line_options, Mapping):
         raise ConfigError(
             f"ddp={command_line_options!r}, but ddp is a section of options. Set one of them, such "
@@ -97,8 +97,8 @@ def build_config(arguments: Sequence[str]) -> Any:
         )
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
-    keys = tuple(key for key, _ in tree.named(given))
-    settings = _merged(settings, given)
+    keys = tuple(key for key, _ in tree.named(overrides))
+    settings = _merged(settings, overrides)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -143,12 +143,12 @@ def checked_options(
     return options_of(config, environment)
 
 
-def _merged(settings: Mapping, given: Mapping) -> dict:
-    """`given` over `settings`, references such as ${train.seed} filled in."""
+def _merged(settings: Mapping, overrides: Mapping) -> dict:
+    """`overrides` over `settings`, references such as ${train.seed} filled in."""
     try:
-        return OmegaConf.to_container(OmegaConf.merge(settings, given), resolve=True)
+        return OmegaConf.to_container(OmegaConf.merge(settings, overrides), resolve=True)
     except OmegaConfBaseException as error:
-        values = [item for one in (given, settings) for item in tree.named(one)]
+        values = [item for layer in (overrides, settings) for item in tree.named(layer)]
         keys = [key for key, value in values if isinstance(value, str) and "${" in value]
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "

@@ -131,8 +131,8 @@ def _closest(root: Any, config: Any, prefix: str, key: str) -> str:
     same_name = [name for name, _ in tree.named(root) if name.rpartition(".")[2] == key]
     for cutoff in (0.6, 0.4):
         here = difflib.get_close_matches(key, list(config), n=1, cutoff=cutoff)
-        for found in [*(prefix + name for name in here), *same_name]:
-            return found
+        for candidate in [*(prefix + name for name in here), *same_name]:
+            return candidate
     return ""
 
 

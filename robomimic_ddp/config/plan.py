@@ -17,7 +17,7 @@ class RunPlan:
 
     lr_scaling: the rule after precedence (a learning rate on the command line turns it off);
     batch_per_rank: samples of one forward; samples_per_step: batch per rank x world size x
-    accumulate; data_workers: None for RLDS data, which has none; notes: sentences for the user.
+    accumulate; data_workers: None for RLDS data; notes: sentences for the user.
     """
 
     mode: str
@@ -64,7 +64,7 @@ class RunPlan:
         return -(-until // self.samples_per_step) + before // -self.samples_per_step
 
     def steps_text(self, configured: int) -> str:
-        """The steps of an epoch for the user, such as "33 or 34"."""
+        """Return the steps of an epoch for the user, such as "33 or 34"."""
         first = self.steps_of(configured)
         of_samples = self.schedule == "samples"
         if of_samples and configured * self.configured_batch % self.samples_per_step:

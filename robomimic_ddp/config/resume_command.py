@@ -19,7 +19,7 @@ def build(
     interpreter: str = "",
     folder: str = "",
 ) -> str:
-    """What to type to resume the process that `launch` describes; `words` started it
+    """Return what to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
     Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where

@@ -34,11 +34,11 @@ class Settings:
     def of(
         cls, resolved: ResolvedOptions, plan: RunPlan, seed: int, fine_tuning: bool = False
     ) -> Settings:
-        """The settings of a rank that has the plan's CPU cores to itself."""
+        """Return the settings of a rank that has the plan's CPU cores to itself."""
         return cls(resolved.values, resolved.sources, plan, seed, fine_tuning, plan.cores)
 
     def record(self) -> dict[str, Any]:
-        """What `ddp.json` and trackers get of them: options, sources and plan."""
+        """Return what `ddp.json` and trackers get of them: options, sources and plan."""
         sources = dict(self.sources)
         return {"options": asdict(self.options), "sources": sources, "plan": asdict(self.plan)}
 

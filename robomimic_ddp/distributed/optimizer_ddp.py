@@ -152,8 +152,8 @@ class OptimizerDDP:
         self._is_prepared = self._is_averaged = False
 
     def _agree(self, way: str) -> None:
-        """Collective once: ranks that average in two ways would send each other what is no match,
-        which ends in gloo's own abort, or in a wait.
+        """Collective once: ranks that average in two ways would send each other what does not
+        match, which ends in gloo's own abort, or in a wait.
         """
         if self._is_agreed:
             return

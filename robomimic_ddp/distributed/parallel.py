@@ -89,7 +89,7 @@ class _State:
             )
             if ddp_buckets.can_be_laid_out(self.parallel):
                 self.arrival = ddp_buckets.ArrivalOrder(self.reduced)
-        else:  # DataParallel wants a net on the CPU to be on a GPU that it finds beside it
+        else:  # DataParallel wants a net on the CPU to be on a GPU that it finds there
             self.parallel = ModuleKey(net) if device.type == "cpu" else DataParallel(net)
 
     def note_order(self) -> None:

@@ -15,14 +15,16 @@ from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 def mean_over_ranks(
     host_log: dict[str, Any], logs: BatchLogs, continued: bool = False
 ) -> dict[str, Any]:
-    """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
+    """Collective: return the log of the epoch over all ranks, with equal keys, order and values on
+    each.
 
     Keys logged per batch: the mean over all samples of all ranks that logged the key; of a batch's
-    maximum, minimum and deviation beside its mean, those of all ranks' batches (`pooled`). Time_*
-    and other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in
-    the host's minutes). Where the host's log has another type, also None: the value of the lowest
-    rank that has it. A rank without batches counts for its times only. continued: the host's log is
-    of the rest of a resumed epoch, maybe of no step; `logs` is of all of it.
+    maximum, minimum and deviation, where its mean is logged, those of all ranks' batches
+    (`pooled`). Time_* and other numbers of the host's log: the mean over the ranks that have them
+    (Time_Epoch is in the host's minutes). Where the host's log has another type, also None: the
+    value of the lowest rank that has it. A rank without batches counts for its times only.
+    continued: the host's log is of the rest of a resumed epoch, which may have no step; `logs` is
+    of all of it.
     """
     parts = group.gather_objects((host_log, logs.totals, logs.spreads))
     of_ranks = BatchLogs()
@@ -56,7 +58,8 @@ def _is_number(value: Any) -> bool:
 
 
 def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[str, Any]:
-    """Collective: the log of the epoch over all ranks and steps, from the host's of its last part.
+    """Collective: return the log of the epoch over all ranks and steps, from the host's of its last
+    part.
 
     On several ranks the mean over ranks (`mean_over_ranks`); on one the host's own, or, where the
     epoch was continued after a resume, the mean of each number over all of its steps (Time_* and
@@ -71,7 +74,7 @@ def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[
 
 
 def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
-    """The host's mean of each key over the steps that logged it."""
+    """Return the host's mean of each key over the steps that logged it."""
     keys = dict.fromkeys(key for log in step_logs for key in log)
     return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
 

@@ -29,7 +29,7 @@ def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
 
 def _spreads_of(log: Mapping[str, float]) -> dict[str, float]:
     """Return the entries of a log that describe the values of one batch, as those of IQL do:
-    "x/mean" and "x/max", "x/min", "x/std" beside it.
+    "x/mean" with "x/max", "x/min", "x/std".
     """
     described = [key[: -len("mean")] for key in log if key.endswith("/mean")]
     names = [name + kind for name in described for kind in ("mean", "max", "min", "std")]
@@ -129,7 +129,8 @@ class EpochPart:
 
 
 def samples_in(batch: Any) -> int:
-    """Number of samples in a host's batch: the length of its actions, else of its first array.
+    """Return the number of samples in a host's batch: the length of its actions, else of its first
+    array.
 
     `batch` is a nest of dicts, lists and tuples over arrays or tensors of shape [B, ...].
     """

@@ -49,7 +49,7 @@ def require_same_job(run: _run.Run) -> None:
         "at start",
         items,
         "Start every rank with the same code, config, options and kind of device. (A plan of "
-        "cpu beside cuda: that node sees no GPU.)",
+        "cpu, where others have cuda: that node sees no GPU.)",
     )
 
 

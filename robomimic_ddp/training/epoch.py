@@ -161,7 +161,7 @@ class _Epoch:
                 step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
-        """The hooks of the epoch's steps."""
+        """Yield the hooks of the epoch's steps."""
         options = self.run.options
         yield self.pace
         if self.run.output.pictures is not None and not self.validates:

@@ -21,8 +21,8 @@ def argument(call: inspect.BoundArguments, name: str) -> Any:
 
 
 def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that counts the steps of the host's `run_epoch`: `data_loader` (of a dict the
-    first), or the first of `data_loaders`; None if it has neither.
+    """Return the loader that counts the steps of the host's `run_epoch`: `data_loader` (of a dict
+    the first), or the first of `data_loaders`; None if it has neither.
     """
     several = arguments.get("data_loaders")
     loader = several[0] if several else arguments.get("data_loader")

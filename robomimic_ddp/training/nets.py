@@ -27,7 +27,8 @@ def cuda_device() -> torch.device:
 
 
 def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
-    """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
+    """Return the net, trained in parallel by the present run's mode: DDP, DataParallel or one
+    device.
 
     The net keeps its class, methods and parameter names. `module_key` keeps it under the attribute
     `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
@@ -50,14 +51,14 @@ def _parallelise(net: nn.Module) -> nn.Module:
 
 
 def scale_lr(lr: float) -> float:
-    """The learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
+    """Return the learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
     run = _run.current()
     return lr if run is None else run.scale_lr(lr)
 
 
 def over_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Collective in a training step: the mean over ranks of a statistic of each rank's batch, such
-    as the weight of a loss, as a constant of the same shape and dtype.
+    """Collective in a training step: return the mean over ranks of a statistic of each rank's
+    batch, such as the weight of a loss, as a constant of the same shape and dtype.
 
     Without gradients, too: what a step logs, such as TD3-BC's loss of an actor that waits for its
     turn, is that of all ranks. `value` itself on one rank, outside a run, and where the host

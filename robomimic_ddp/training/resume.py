@@ -34,7 +34,7 @@ from robomimic_ddp.training import run_inputs
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
     own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`.
-    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is no error.
+    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is not an error.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
@@ -89,15 +89,15 @@ def hint_on_failure(run: _run.Run) -> Iterator[None]:
     to resume, unless torchrun starts the ranks again by itself.
     """
     try:
-        with entry_point.if_launcher_dies(functools.partial(say_resumable, run)):
+        with entry_point.if_launcher_dies(functools.partial(print_resume_command, run)):
             yield
     except Exception as error:
         if not isinstance(error, (CheckpointError, Stopped)):
-            say_resumable(run)
+            print_resume_command(run)
         raise
 
 
-def say_resumable(run: _run.Run) -> None:
+def print_resume_command(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
@@ -106,12 +106,12 @@ def say_resumable(run: _run.Run) -> None:
     directory, restarts = run.output.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
-        text = how_to(what)
+        text = with_resume_command(what)
         print_clean(text, file=sys.stderr)
         env.keep_resume_note(text)
 
 
-def how_to(what: str) -> str:
+def with_resume_command(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
     return f"{what}. Resume with:\n  {command()}"
 
@@ -125,7 +125,7 @@ def command() -> str:
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:
-    """The launch environment and the words that started this process, as far as known."""
+    """Return the launch environment and the words that started this process, as far as known."""
     try:
         return env.read_launch_env(), env.command_line()
     except LaunchError:  # somebody has changed the launcher's variables since
@@ -141,8 +141,8 @@ def forget_requeue(resumed: checkpoint.FoundRun) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """The state to resume from, or None. What is as large as a net stays with the main rank, and
-    is lent to the others. Collective the first time, which is where the host makes its run
+    """Return the state to resume from, or None. What is as large as a net stays with the main rank,
+    and is lent to the others. Collective the first time, which is where the host makes its run
     directory: by then no other job writes there.
     """
     resumed = run.resume
@@ -170,9 +170,9 @@ def release(run: _run.Run) -> None:
 
 
 def restored(name: str, default: Any) -> Any:
-    """The value that the host's variable `name` had when the run was saved, or `default`. The name
-    is remembered, so that its value is saved from now on. Collective only in a host that makes no
-    run directory in its train(): the state is read here then.
+    """Return the value that the host's variable `name` had when the run was saved, or `default`.
+    The name is remembered, so that its value is saved from now on. Collective only in a host that
+    makes no run directory in its train(): the state is read here then.
 
     A dictionary gets the saved entries over its own.
     """
@@ -225,7 +225,9 @@ def keep_config(run: _run.Run) -> None:
     except OSError:
         return
     if changed and write_config(run, "config.json.old"):
-        print_clean("config.json has changed; the run's config before is config.json.old beside it")
+        print_clean(
+            "config.json has changed; the run's config before is config.json.old in its folder"
+        )
 
 
 def write_config(run: _run.Run, name: str) -> bool:
@@ -281,7 +283,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
 
 
 def another_run(directory: Path, differences: list[str]) -> CheckpointError:
-    """The error where the saved weights would be trained on as something else."""
+    """Return the error where the saved weights would be trained on as something else."""
     lines = "".join(f"\n  {line}" for line in differences)
     return CheckpointError(
         f"the run in {directory} was another one:{lines}\nExpected the same normalisation, action "

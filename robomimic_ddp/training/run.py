@@ -79,7 +79,9 @@ class Run:
         return bool(self.built.nets) or self.plan.several_ranks
 
     def scale_lr(self, lr: float) -> float:
-        """The learning rate for this plan; remembers (before, after) for the printed plan."""
+        """Return the learning rate for this plan; remembers (before, after) for the printed
+        plan.
+        """
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
             p.numel() for net in self.built.nets for p in net.parameters() if p.requires_grad
@@ -89,7 +91,7 @@ class Run:
         return scaled
 
     def describe(self) -> str:
-        """The block that is printed once before training."""
+        """Return the block that is printed once before training."""
         return "\n".join(plan_summary.lines(self))
 
     def print_beginning(self) -> None:
@@ -141,7 +143,7 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 
 
 def current() -> Run | None:
-    """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
+    """Return the run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
 
 
@@ -153,7 +155,9 @@ def draw_into(logger: Any) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What a tracker should know of the present run beside the host's config; {} outside a run."""
+    """Return what a tracker should know of the present run in addition to the host's config; {}
+    outside a run.
+    """
     run = current()
     if run is None:
         return {}

@@ -101,12 +101,14 @@ def _check_output(config: Any) -> None:
 
 
 def common_directory(paths: Any) -> Path:
-    """The run directory: the deepest common folder of the paths of `get_exp_dir`."""
+    """Return the run directory: the deepest common folder of the paths of `get_exp_dir`."""
     return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))
 
 
 def experiment_directory(config: Any) -> Path:
-    """The folder of this experiment's run directories, perhaps relative to the host's package."""
+    """Return the folder of this experiment's run directories, perhaps relative to the host's
+    package.
+    """
     output = Path(os.path.expanduser(config.train.output_dir))
     if not output.is_absolute():
         import robomimic

@@ -198,9 +198,9 @@ def _use_device(run: _run.Run, requested: torch.device) -> torch.device:
 
 
 def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | None]:
-    """Collective: the one point at which weights become equal, nets parallel and random streams
-    separate, and a saved state is restored. Returns what proves it (None on one rank, and without
-    `ddp.verify`), and the last epoch that the run has finished before, or None.
+    """Collective: the one point at which weights become equal, nets parallel and random
+    streams separate, and a saved state is restored. Returns what proves it (None on one rank, and
+    without `ddp.verify`), and the last epoch that the run has finished before, or None.
     """
     watchdog.reached("start of training")
     parallel_nets = parallel.parallel_among(host_algo.named_modules(model))
@@ -277,7 +277,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         if run.options.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_roots(model))
-            debug.tell_start(nets, run.built.loaders.get("train"), run.plan.device)
+            debug.print_start(nets, run.built.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
                 continue

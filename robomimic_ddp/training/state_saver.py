@@ -38,8 +38,8 @@ class StateSaver:
         self.warned_of_copies = False
         run.progress.part = step_logs.EpochPart(self.after_step, self.after_training)
         self.components = state_components.of(run, model)
-        run.stopper.last_words = self.leave_marker
-        run.stopper.parting = partial(resume.say_resumable, run)
+        run.stopper.on_request = self.leave_marker
+        run.stopper.on_lost_launcher = partial(resume.print_resume_command, run)
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
         """Main rank: what defines the run (`identity.of`)."""
@@ -169,7 +169,7 @@ class StateSaver:
 
     def _write_marker(self, where: str) -> None:
         run = self.run
-        signal = run.stopper.heard or "a signal to another rank"
+        signal = run.stopper.received or "a signal to another rank"
         content = {
             "stopped": where,
             "signal": signal,
@@ -182,7 +182,7 @@ class StateSaver:
             print_clean(
                 f"warning: no requeue marker in {run.output.directory}: {error}", file=sys.stderr
             )
-        print_clean(resume.how_to(f"stopped {where} ({signal})"))
+        print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
     def _save(self) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
@@ -240,7 +240,7 @@ class StateSaver:
         )
 
     def _header(self, best: dict[str, Any]) -> dict[str, Any]:
-        """Return what describes the run in a state, beside its components."""
+        """Return what describes the run in a state, in addition to its components."""
         run = self.run
         return {
             "save_id": uuid.uuid4().hex,
@@ -258,8 +258,8 @@ class StateSaver:
         }
 
     def _best_values(self) -> dict[str, Any]:
-        """The present values of the host's variables that `restored` was asked for, read where they
-        live: among the variables of the function with the epoch loop.
+        """Return the present values of the host's variables that `restored` was asked for, read
+        where they live: among the variables of the function with the epoch loop.
         """
         names = set(self.run.resume.variables)
         frame = sys._getframe(1)

@@ -104,11 +104,13 @@ class GradientMeans:
         local, reduced = (_on_cpu(sums) for sums in (self._own, self._reduced))
         return self._compared(reduced[:, 0], group.sum_over_ranks(local))
 
-    def _compared(self, reduced: torch.Tensor, own: torch.Tensor) -> tuple[str | None, list[str]]:
-        """`reduced`: the sum of each averaged gradient; `own`: both sums, added over ranks."""
+    def _compared(
+        self, reduced: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[str | None, list[str]]:
+        """`reduced`: the sum of each averaged gradient; `totals`: both sums, added over ranks."""
         ranks = group.world_size()
-        means, magnitudes = (own / ranks).T
-        if not bool(torch.isfinite(own).all()):
+        means, magnitudes = (totals / ranks).T
+        if not bool(torch.isfinite(totals).all()):
             return NOT_FINITE, []
         if not len(self._named) or not bool(magnitudes.any()):
             return _ALL_ZERO, []
@@ -125,7 +127,9 @@ class GradientMeans:
         return None, []
 
     def _allowed(self, parameter: torch.Tensor) -> torch.Tensor:
-        """What rounding may change, relative and absolute, when each rank's part is added."""
+        """Return what rounding may change, relative and absolute, when each rank's part is
+        added.
+        """
         kinds = [parameter.dtype, self._sent_as or parameter.dtype]
         infos = [torch.finfo(kind) for kind in kinds]
         ranks = group.world_size()

@@ -172,7 +172,7 @@ ARCHIVES = {
     gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
     behind_a_program: "before or behind its archive",
-    several_disks: "is no checkpoint of torch",
+    several_disks: "is not a checkpoint of torch",
     deep_key: "levels deep",
 }
 

@@ -130,7 +130,7 @@ def test_what_waits_is_replaced_and_training_goes_ahead(files):
 
 
 def test_held_files_come_after_the_others_of_their_moment(files):
-    files.put("last", torch.zeros(1), held=True)
+    files.put("last", torch.zeros(1), deferred=True)
     copied = []
     assert files.writer.also("last", lambda: copied.append(list(files.written)))
     files.put("state", torch.ones(1))
