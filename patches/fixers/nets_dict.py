@@ -47,8 +47,9 @@ def find(source: Source, module: cst.Module) -> list[Found]:
 
 
 def _other_nets(source: Source, module: cst.Module) -> list[Found]:
-    """Of a file that makes no nn.ModuleDict with both nets: what its user has wrapped by hand is
-    fine, whatever the nets are called; a diffusion policy's nets under other keys are named.
+    """Return the findings of a file that makes no nn.ModuleDict with both nets: what its user has
+    wrapped by hand is fine, whatever the nets are called; a diffusion policy's nets under other
+    keys are named.
     """
     by_hand = api_calls(source, module, "parallel")
     if by_hand:

@@ -1,4 +1,4 @@
-"""What git says of the host's tree. Without git, or outside a checkout, nothing is said."""
+"""Asks git which files of the host's tree are changed; no answer without git or a checkout."""
 
 from __future__ import annotations
 

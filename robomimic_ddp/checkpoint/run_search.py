@@ -101,7 +101,7 @@ def _in_first_epoch(directory: Path) -> bool:
 
 
 def _newest_first(experiment: Path) -> list[Path]:
-    """By name, a time stamp, as hosts do."""
+    """Return the folders of runs by name, which is a time stamp, the newest first."""
     if not experiment.is_dir():
         return []
     return sorted((path for path in experiment.iterdir() if path.is_dir()), reverse=True)

@@ -190,12 +190,12 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """For a message; Python refuses to print numbers of thousands of digits."""
+    """Return `value` for a message; Python refuses to print numbers of thousands of digits."""
     return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
-    """The policy takes its horizons from windows of frame_stack - 1 + seq_length steps."""
+    """Raise ConfigError where windows of frame_stack - 1 + seq_length steps are too short."""
     frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
     observed = values.get("algo.horizon.observation_horizon")
     predicted = values.get("algo.horizon.prediction_horizon")

@@ -16,9 +16,11 @@ _CORE_LIMITS = (
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
-"""Of a container: CPU quota and period; "max" or -1 means that there is none."""
+"""Files with a container's CPU quota and period; "max" or -1 means that there is none."""
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
+"""Files with a container's limit, of cgroups version 2 and 1 (where "no limit" is a huge
+number).
+"""
 _PATIENCE_SECONDS = 120
 
 

@@ -68,7 +68,7 @@ def why_not_writable(path: Any) -> str | None:
 
 
 def writable(text: str) -> Path:
-    """For argparse: the path of a file or folder to write, if it is writable."""
+    """Return the path of a file or folder to write, if it is writable; a type for argparse."""
     reason = why_not_writable(expanded(text).parent)
     if reason is not None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")

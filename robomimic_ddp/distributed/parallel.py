@@ -277,7 +277,7 @@ _CONSTANT = {
     ("models.base_nets", "SpatialSoftmax"): {"temperature", "pos_x", "pos_y"},
     ("models.transformers", "CausalSelfAttention"): {"mask"},
 }
-"""Of robomimic: the end of a module's name and a class, whose forward only reads these buffers."""
+"""End of a module's name and class of robomimic -> buffers that its forward only reads."""
 
 
 def buffers_may_change(net: nn.Module) -> bool:

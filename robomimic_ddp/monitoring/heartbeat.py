@@ -32,11 +32,11 @@ _KINDS = {
 }
 """Key -> type, in a complete file."""
 _OPTIONAL = {"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)}
-"""Of keys that may be missing."""
+"""Key that may be missing -> type."""
 _MOST, _MOST_RANKS = 1e15, 100_000
-"""Of any number of a heartbeat, and of ranks: who reads it waits in proportion."""
+"""The largest number in a heartbeat, and of ranks: reading takes time in proportion."""
 _LAST_SECONDS = 5.0
-"""For a pending write, on a disk that may hang."""
+"""How long the last write may take, on a disk that may hang."""
 
 
 class Heartbeat(StepHook):

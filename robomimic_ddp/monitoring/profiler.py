@@ -36,7 +36,7 @@ _BUSY = 0.8
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiled steps of a rank were spent on. busy: share of time in which its GPU
+    """The time of a rank's profiled steps, and its shares. busy: share of time in which its GPU
     computed, or its CPU cores, `cores` of them; data, gradients: shares of waiting.
     """
 

@@ -36,7 +36,7 @@ numbers; the epoch's log may raise to stop the run.
 
 
 class StepHook:
-    """Is called at one rank's steps, at its `place` in ORDER."""
+    """Base of hooks: called at one rank's steps, at its `place` in ORDER."""
 
     place: str
 

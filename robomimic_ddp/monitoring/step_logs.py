@@ -68,7 +68,7 @@ class BatchLogs:
         self.samples = 0
         self.totals: dict[str, list[float]] = {}
         self.spreads: list[list] = []
-        """Of each training step that logs some: samples, and its `_spreads_of`."""
+        """Samples and `_spreads_of` of each training step that logs some."""
 
     def see(self, step_log: dict[str, Any], batch: Any, is_training: bool = False) -> None:
         """Adds the log of a batch; takes the mean of an array, as the host does. What is not

@@ -164,11 +164,6 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
     return resumed.saved
 
 
-def release(run: _run.Run) -> None:
-    """Frees the saved state's memory, once its tensors are in the model."""
-    run.resume.saved = None
-
-
 def restored(name: str, default: Any) -> Any:
     """Return the value that the host's variable `name` had when the run was saved, or `default`.
     The name is remembered, so that its value is saved from now on. Collective only in a host that

@@ -49,7 +49,7 @@ class Run:
     steps: Prepared | None = None
     """How the model takes its steps; None before training."""
     guard: step_guard.StepGuard | None = None
-    """Of optimizers' steps; on several ranks, once training begins."""
+    """Watches optimizers' steps on several ranks, once training begins."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     progress: Progress = field(default_factory=Progress)

@@ -154,7 +154,7 @@ def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Summaries(Dataset):
-    """Of some items, mean and mean magnitude of arrays that are equal in two reads."""
+    """Mean and mean magnitude of the arrays of some items that are equal in two reads."""
 
     def __init__(self, dataset: Any, indices: list[int]) -> None:
         self.dataset, self.indices = dataset, indices

@@ -1,4 +1,4 @@
-"""What is kept at epochs' ends and where a run is stopped, and how it is put back."""
+"""Saves the state of a run at epochs' ends and where it is stopped, and restores it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StateSaver:
         """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
         run.progress.part = step_logs.EpochPart(self.after_step, self.after_training)
-        self.components = state_components.of(run, model)
+        self.components = [kind(run, model) for kind in state_components.KINDS]
         run.stopper.on_request = self.leave_marker
         run.stopper.on_lost_launcher = partial(resume.print_resume_command, run)
         self.best: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class StateSaver:
             if resumed is not None and resumed.kind == "begun":
                 resume.say(f"no epoch was finished: training starts over in {resumed.directory}")
             return None
-        resume.release(run)
+        run.resume.saved = None  # its memory is free once the tensors are in the model
         notes = []
         for component in self.components:
             with checkpoint.restoring(component.name, resumed.directory):

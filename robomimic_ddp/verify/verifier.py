@@ -57,7 +57,7 @@ class Verifier(step_hooks.StepHook):
         self.proven: dict[str, bool | None] = dict(NOT_PROVEN)
         """What the first steps have shown: averaged gradients of equal bits on all ranks, which
         are the mean of the ranks' own, and random streams (of noise and timesteps) that differ.
-        None: not come to it.
+        None: not tested yet.
         """
         named = [*host_algo.named_parameters(algo), *host_algo.outside_nets(algo)]
         self._names = {id(parameter): name for name, parameter in named}
@@ -67,7 +67,7 @@ class Verifier(step_hooks.StepHook):
         self._before_batch: Callable[[], None] | None = None
         """Called before the epoch's first training batch, or forward."""
         self._means: dict[str, gradient_means.GradientMeans] = {}
-        """Of each optimizer whose gradients are still to be compared."""
+        """Optimizer whose gradients are still to be compared -> their sums."""
         self._without_mean: list[str] = []
         """Why gradients of an optimizer were not compared with the mean."""
         self._are_changed = False

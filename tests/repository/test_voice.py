@@ -21,7 +21,7 @@ NO_NAMES = {"one", "found", "made", "said", "held", "own"} | {"given", "kept", "
 NO_PROSE = re.compile(
     r"(?<!there )\bis no (?!longer|more)|from which on|\bgoes on\b|\bfor ever\b|\bbeside\b"
     r"|\banew\b|\bits like\b|\bby turns\b|which has none|\bof no (concern|business|encoding)\b"
-    r"|in the midst"
+    r"|in the midst|^\"\"\"(Of|Those of) "
 )
 """Turns that are translated: write "is not a number", "after", "resumes", "in the folder of"."""
 SPOKEN = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}

@@ -121,7 +121,7 @@ class Accumulation:
 
 
 def _mean(values: list, weights: list[float]) -> Any:
-    """Of numbers; the last of other values."""
+    """Return the mean of numbers; the last of other values."""
     last = values[-1]
     if isinstance(last, (int, float)) and any(value != last for value in values):
         return sum(value * weight for value, weight in zip(values, weights))

@@ -173,7 +173,7 @@ def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
 
 
 def _device(nets: list) -> Any:
-    """Of the first parameter; some nets have none."""
+    """Return the device of the first parameter; the CPU where there is none."""
     devices = (parameter.device for net in nets for parameter in net.parameters())
     return next(devices, torch.device("cpu"))
 
