@@ -69,9 +69,7 @@ class EditingFinder(MetaPathFinder):
         return self._edited(importlib.util.spec_from_file_location(fullname, added))
 
     def loader(self, file: Path) -> EditedLoader | None:
-        """Return the loader of a file of the host, run as a script; None where nothing is edited in
-        it.
-        """
+        """Return the loader of a file of the host, run as a script; None where it has no edit."""
         patch = self._patches.get(file.resolve())
         return EditedLoader("__main__", str(file), patch) if patch else None
 

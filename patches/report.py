@@ -75,9 +75,7 @@ def _narrow(row: Sequence[str], width: int) -> str:
 
 
 def problems(examination: Examination) -> str:
-    """Return each problem as file:line, what was found and why it matters, and what to do by
-    hand.
-    """
+    """Return each problem as file:line, what was found, why it matters, what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
     lines = [_problem(examination.host.package, finding) for finding in examination.problems]
@@ -97,9 +95,7 @@ def left_alone(examination: Examination) -> list[str]:
 
 
 def unified_diff(examination: Examination) -> bytes:
-    """Return the patches as `git apply` and `patch -p1` take them, paths relative to the host's
-    root.
-    """
+    """Return the patches as `git apply` and `patch -p1` take them, paths from the host's root."""
     host = examination.host
     return b"".join(
         line

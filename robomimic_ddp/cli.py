@@ -124,9 +124,7 @@ def _module(name: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 refused or failed, 2 wrong
-    usage.
-    """
+    """Run the command line and return its exit code: 0 done, 1 refused or failed, 2 wrong usage."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
@@ -157,9 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Return whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole
-    file.
-    """
+    """Return whether Ctrl-C came first: libcst raises a KeyError then, with a file as its text."""
     while error.__context__ is not None:
         error = error.__context__
     return isinstance(error, KeyboardInterrupt)

@@ -26,9 +26,7 @@ _KEPT = "\0"
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises where help cannot be written, as print does; argparse of Python 3.11.3 and later
-    ignores it.
-    """
+    """Raises where help cannot be written; argparse of Python 3.11.3 and later ignores it."""
 
     def _print_message(self, message: str, file: IO | None = None) -> None:
         if file is not None and file is sys.stdout:
@@ -52,9 +50,7 @@ def whole_number(least: int, most: int = 10**6) -> Callable[[str], int]:
 
 
 def width(stream: IO | None = None) -> int | None:
-    """Return the columns of the terminal of `stream` (default: stdout); None where it is not a
-    terminal.
-    """
+    """Return the columns of the terminal of `stream` (default: stdout); None elsewhere."""
     stream = stream or sys.stdout
     return shutil.get_terminal_size().columns if stream.isatty() else None
 

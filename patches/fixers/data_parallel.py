@@ -65,9 +65,7 @@ def _makes_no_net(source: Source) -> set[cst.CSTNode]:
 
 
 def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the names and whole chains of attributes: `torch.nn.DataParallel`, without the `torch`
-    in it.
-    """
+    """Yield names and whole chains of attributes: `torch.nn.DataParallel`, without its `torch`."""
     if dotted(node):
         yield node
     else:

@@ -77,9 +77,7 @@ def _is_dict(value: cst.BaseExpression) -> bool:
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
-    """Return the names for nets in DataParallel, and for functions that put one there, near
-    `module_dict`.
-    """
+    """Return names of nets in DataParallel, and of functions that put one there, near the dict."""
     names = set()
     for function in walk(source.module, cst.FunctionDef):
         if _in_data_parallel(source, function) and not _holds(function, module_dict):

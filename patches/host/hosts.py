@@ -229,8 +229,6 @@ def _require_no_other_here(package: Path) -> None:
 
 
 def _git_root(package: Path) -> Path | None:
-    """Return the checkout that the package belongs to; `.git` is a folder, or a file in a
-    worktree.
-    """
+    """Return checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

@@ -191,9 +191,7 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
 
 
 def _fixer(name: str) -> str:
-    """Return the fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`,
-    too.
-    """
+    """Return fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`, too."""
     if name.startswith("run_epoch"):
         return "epoch_log"
     return "rollouts" if "rollout" in name.lower() else HELPERS.get(name, "")
@@ -220,9 +218,7 @@ def _module(host: Host, path: str) -> str:
 
 
 def _package(host: Host, path: str) -> str:
-    """Return the package that relative imports of the file start from, such as
-    "robomimic.scripts".
-    """
+    """Return package that relative imports of the file start from, such as "robomimic.scripts"."""
     return ".".join([host.package.name, *path.split("/")[:-1]])
 
 

@@ -55,9 +55,7 @@ class Bindings:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that `node` itself binds or unbinds in some scope, other than by an absolute
-    import.
-    """
+    """Yield names that `node` binds or unbinds in some scope, other than by an absolute import."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id

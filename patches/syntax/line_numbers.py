@@ -10,9 +10,7 @@ from robomimic_ddp.patches.syntax.python import syntax_tree
 
 
 def compile_as(before: bytes, after: bytes, path: str) -> CodeType:
-    """Return the code of `after`, with each line number that of the line of `before` it was made
-    from.
-    """
+    """Return the code of `after`, each line with the number of its line in `before`."""
     tree = syntax_tree(after, path)
     original = original_lines(before, after)
     for node in ast.walk(tree):

@@ -113,9 +113,7 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """Return the CheckpointError for an `error` of loading `path` into the model; None for
-    another.
-    """
+    """Return CheckpointError for an `error` of loading `path` into the model; None for another."""
     text = str(error)
     remedy = (
         "Use the config that it was trained with (the same observations, action keys and net "

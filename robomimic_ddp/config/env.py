@@ -277,9 +277,7 @@ def variables() -> dict[str, str]:
 
 
 def prefer_deterministic_cublas() -> None:
-    """Gives cuBLAS a workspace of fixed size, unless the user has chosen one. Read when CUDA is
-    first used.
-    """
+    """Give cuBLAS a workspace of fixed size, unless the user has. Read when CUDA is first used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

@@ -47,9 +47,7 @@ def importable_folder(package: str) -> Path | None:
 
 
 def api_names(text: str) -> set[str] | None:
-    """Return the names of robomimic_ddp.api that this source text uses; None if it does not import
-    the api.
-    """
+    """Return names of robomimic_ddp.api that this source text uses; None if it imports no api."""
     if "robomimic_ddp" not in text:
         return None
     try:
@@ -183,9 +181,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
 
 
 def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the source text of each of `files` as loaded; `robomimic-ddp run` edits it in
-    memory.
-    """
+    """Yield source text of each of `files` as loaded; `robomimic-ddp run` edits it in memory."""
     basenames = {file.name for file in files}  # resolving every module's path takes 0.3 s
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)

@@ -11,9 +11,7 @@ that they come in, gradients and their copy that is sent. Validation needs 4: al
 nets.
 """
 FILE_BYTES = 12
-"""A parameter takes weight 4, Adam's two moments 8 in a checkpoint or state; averages come on
-top.
-"""
+"""A parameter takes weight 4, Adam's moments 8 in a checkpoint or state; averages come on top."""
 _FILES = 6
 """Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
 _START_BYTES = 8

@@ -166,9 +166,7 @@ def _code() -> str | None:
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """Return every rank's newest heartbeat, in rank order. Raises DataError if no file is
-    complete.
-    """
+    """Return every rank's newest heartbeat, in rank order. Raises DataError if none is complete."""
     return look(directory)[0]
 
 

@@ -133,9 +133,7 @@ class Guard(StepHook):
 
 
 def _losses(step_log: dict[str, Any]) -> Iterator[float]:
-    """Return the loss; where a host logs none under that name (IQL), each number whose name ends
-    so.
-    """
+    """Return loss; where a host logs none under that name (IQL), each number whose name ends so."""
     names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
     return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
 

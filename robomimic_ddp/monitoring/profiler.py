@@ -64,9 +64,7 @@ class Profile:
 
 
 def line(profiles: list[Profile]) -> str:
-    """Return the line for the user: of the ranks' means, and the worst share of waiting for
-    data.
-    """
+    """Return line for the user: of the ranks' means, and the worst share of waiting for data."""
     first, count = profiles[0], len(profiles)
     mean = Profile(
         first.steps,
@@ -86,9 +84,7 @@ def line(profiles: list[Profile]) -> str:
 
 
 class Profiler(StepHook):
-    """Profiles `steps` steps of one train epoch. `folder`: where traces are written; `cores`: of
-    this rank.
-    """
+    """Profiles `steps` steps of one train epoch. folder: for traces; cores: of this rank."""
 
     place = "profile"
 

@@ -56,9 +56,7 @@ class Pace(StepHook):
 
 
 def waiting_note(log: Mapping[str, float], steps: int, is_rlds: bool = False) -> str:
-    """Return the line for an epoch of `steps` whose `log` (of `over_ranks`) shows a wait for data;
-    else "".
-    """
+    """Return a line where an epoch's `log` (of `over_ranks`) shows a wait for data; else ""."""
     share = log.get("Time_Data_Wait_Share", 0.0)
     if share < WAITED or steps < ENOUGH_STEPS:
         return ""

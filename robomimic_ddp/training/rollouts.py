@@ -58,9 +58,7 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
 def _on_main(
     play: Callable, call: inspect.BoundArguments, streams: tuple[int, ...], waiting: Any
 ) -> Any:
-    """Collective: return the main rank's result, or error, on every rank; videos as `_merged` has
-    them.
-    """
+    """Collective: return the main rank's result, or error; videos as `_merged` has them."""
     played: Future = Future()
     if group.is_main():
         name = play.__name__

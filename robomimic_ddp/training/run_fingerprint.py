@@ -37,9 +37,7 @@ class Difference(NamedTuple):
 
 
 def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
-    """Return what defines the run, as plain values for the state; `items` is `items_of(run)`.
-    Local.
-    """
+    """Local: return what defines the run, as plain values for the state. items: `items_of(run)`."""
     dataset = getattr(run.built.loaders.get("train"), "dataset", None)
     return {
         "config": {

@@ -106,9 +106,7 @@ def common_directory(paths: Any) -> Path:
 
 
 def experiment_directory(config: Any) -> Path:
-    """Return the folder of this experiment's run directories, perhaps relative to the host's
-    package.
-    """
+    """Return the folder of this experiment's runs, perhaps relative to the host's package."""
     output = Path(os.path.expanduser(config.train.output_dir))
     if not output.is_absolute():
         import robomimic

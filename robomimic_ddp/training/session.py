@@ -162,9 +162,7 @@ def _planner(
 
 
 def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
-    """Collective: enters the process group, compares the job, and returns the settings for this
-    node.
-    """
+    """Collective: enter the process group, compare the job, return the settings for this node."""
     restarts, patience = launch.restart_count, run.plan.timeout_seconds
     joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
     stack.enter_context(joined)

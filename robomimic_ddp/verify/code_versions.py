@@ -36,9 +36,7 @@ def software(host_package: str | None) -> dict[str, str]:
 
 
 def commit(folder: Path | None) -> str | None:
-    """Return the git commit that the package in `folder` belongs to; None where git does not know
-    it.
-    """
+    """Return the git commit of the package in `folder`; None where git does not know it."""
     if folder is None:
         return None
     git = ["git", "-C", str(folder)]
@@ -51,9 +49,7 @@ def commit(folder: Path | None) -> str | None:
 
 
 def source_digest(folder: Path) -> str:
-    """Return the digest of names and bytes of .py files below `folder` but `*_private.py`
-    (macros).
-    """
+    """Return digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):
         with suppress(OSError):  # a pipe, or a link that leads nowhere: Python imports neither

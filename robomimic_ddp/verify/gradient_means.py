@@ -127,9 +127,7 @@ class GradientMeans:
         return None, []
 
     def _allowed(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return what rounding may change, relative and absolute, when each rank's part is
-        added.
-        """
+        """Return what rounding may change, relative and absolute, when ranks' parts are added."""
         kinds = [parameter.dtype, self._sent_as or parameter.dtype]
         infos = [torch.finfo(kind) for kind in kinds]
         ranks = group.world_size()

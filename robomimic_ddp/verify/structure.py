@@ -143,9 +143,7 @@ def uncovered(algo: Any) -> list[str]:
 
 
 def nested(algo: Any) -> list[str]:
-    """Return a complaint when nets contain a DataParallel or DistributedDataParallel that is not
-    ours.
-    """
+    """Return a complaint when nets contain a DataParallel or DDP that is not ours."""
     for name, module in host_algo.named_modules(algo):
         if isinstance(module, (DataParallel, DistributedDataParallel)):
             return [

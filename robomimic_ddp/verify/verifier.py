@@ -190,9 +190,7 @@ class Verifier(step_hooks.StepHook):
         return dict(zip((name for name, _ in named), checksums(tensor for _, tensor in named)))
 
     def _passes(self) -> dict[str, int]:
-        """Return how often the ranks have met so far: in a net's forward, in an optimizer's
-        backward.
-        """
+        """Return how often the ranks have met: in a net's forward, in an optimizer's backward."""
         nets = structure.parallel_nets(self.algo)
         counts = {
             f"training forwards of {name}": parallel.state_of(net).training_forwards
@@ -205,9 +203,7 @@ class Verifier(step_hooks.StepHook):
         return counts
 
     def _shared_buffers(self) -> set[str]:
-        """Return the names of the buffers of layers such as torch's SyncBatchNorm, which know a
-        group.
-        """
+        """Return names of buffers of layers such as torch's SyncBatchNorm, which know a group."""
         return {
             f"{prefix}.{name}.{buffer}"
             for prefix, nets in host_algo.named_roots(self.algo)

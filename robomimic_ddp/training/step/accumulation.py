@@ -50,9 +50,7 @@ class Accumulation:
         undo.enter_context(step_hooks.installed(self.model, methods=present))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the host's, of each micro-batch while training; of the whole batch while
-        validating.
-        """
+        """Return the host's, of each micro-batch in training; of the whole batch in validation."""
         if not host_algo.is_training(self.model):
             return host(batch, *args, **kwargs)
         parts = split(batch, self.micro_batches)

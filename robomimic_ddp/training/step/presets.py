@@ -73,18 +73,14 @@ def _bucket_mb(options: Options) -> float:
 
 
 def _computes_in_bf16(device: str) -> bool:
-    """Return whether the GPU does; torch counts older ones, too, which only emulate it, at a
-    loss.
-    """
+    """Return whether the GPU does; torch counts older ones, too, which only emulate it."""
     if torch.version.hip is not None:
         return True
     return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
 def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | None:
-    """Return the plan's line on what preset `max` has added, and what not; None for other
-    presets.
-    """
+    """Return plan's line on what preset `max` has added, and what not; None for other presets."""
     values, sources = settings.options, settings.sources
     if values.preset != "max":
         return None
