@@ -12,7 +12,7 @@ from robomimic_ddp.config import env, machine
 from robomimic_ddp.errors import UsageError
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg")
-"""Of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
+"""Files of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
 _CPU_RANKS = 16
 """The number of ranks that may start without a GPU, however few cores the machine has."""
 
