@@ -62,6 +62,13 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
     return names
 
 
+def numa_binding(variables: Mapping[str, str]) -> bool:
+    """Return whether each rank should run on the cores and memory near its GPU: not without GPUs,
+    nor on a node where all memory is equally near.
+    """
+    return machine.numa_nodes() > 1 and bool(visible_devices(variables))
+
+
 @functools.cache
 def installed_gpus() -> int:
     """Return the number of GPUs of this node, counted once: by nvidia-smi, else by torch."""
