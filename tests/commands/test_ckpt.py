@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from robomimic_ddp import cli
-from robomimic_ddp.checkpoint import file_check, state_file
+from robomimic_ddp.checkpoint import safe_load, state_file
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.errors import CheckpointError
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
     out.write_text("the user's")
     for words in (("convert", write()), ("average", write(), write("b.pth"))):
         assert command(*words, "-o", out) == 2 and out.read_text() == "the user's"
-        assert "out.pth' is there already" in capsys.readouterr().err
+        assert "out.pth' already exists" in capsys.readouterr().err
     assert command("convert", write(), "-o", out, "--force") == 0 and load(out)
 
 
@@ -165,13 +165,6 @@ def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, c
 
 
 @pytest.mark.bad_input
-def test_what_safetensors_has_no_form_for(write, tmp_path, capsys):
-    assert command("convert", write(config="\ud800"), "-o", tmp_path / "out.safetensors") == 1
-    assert "safetensors has no form for a part of" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
-
-
-@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())
@@ -179,7 +172,7 @@ def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     (tmp_path / "link.pth").symlink_to(path)
     for out in (path, tmp_path / "link.pth"):
         assert command("convert", path, "--ema", "-o", out) == 2
-        assert "is the checkpoint that is read" in capsys.readouterr().err
+        assert "is the checkpoint to read" in capsys.readouterr().err
     assert command("average", write("b.pth"), path, "-o", path) == 2
     assert path.read_bytes() == before
 
@@ -222,7 +215,7 @@ def test_what_hosts_keep_is_allowed(zipped, tmp_path):
     }
     path = tmp_path / "model.pth"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    read = file_check.read_known(path, "model.pth")
+    read = safe_load.read_known(path, "model.pth")
     assert torch.equal(read.pop("model")["weight"], torch.ones(2))
     for name in ("columns", "text", "empty"):
         array, expected = read.pop(name), content[name]
@@ -275,7 +268,7 @@ def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content
     monkeypatch.chdir(tmp_path)
     torch.save({"model": content}, "odd.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(CheckpointError, match=words):
-        file_check.read_known(Path("odd.pth"), "odd.pth")
+        safe_load.read_known(Path("odd.pth"), "odd.pth")
     assert not Path("hacked").exists()
 
 
@@ -308,7 +301,7 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
     for data in disguise(*files):
         Path("odd.pth").write_bytes(data)
         try:
-            read = file_check.read_known(Path("odd.pth"), "odd.pth")
+            read = safe_load.read_known(Path("odd.pth"), "odd.pth")
             assert torch.equal(read["model"]["weight"], torch.ones(2))
         except CheckpointError as error:
             assert re.search("asks for|cannot be read|no checkpoint", str(error))
@@ -349,9 +342,9 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
     for words, code, message in (
         (("convert", write(), "-o", tmp_path / "out.txt"), 2, "expected a name ending in .pth"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
-        (("show", tmp_path / "none.pth"), 1, "there is no such file"),
+        (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
-        (("show", tmp_path), 1, "this is a folder; expected a file, such as models/"),
+        (("show", tmp_path), 1, " is a folder; expected a file, such as models/"),
     ):
         assert command(*words) == code
         error = capsys.readouterr().err
@@ -368,10 +361,10 @@ def test_training_does_not_begin_from_weights_that_are_no_numbers(tmp_path, part
     model = {"nets": {"a.mask": mask, "a.step": torch.arange(2)}, "ema": {"a.weight": mask[0]}}
     content = {"algo_name": "diffusion_policy", "config": "{}", "model": model}
     torch.save(content, path)
-    file_check.check(path, "diffusion_policy")
+    safe_load.check(path, "diffusion_policy")
     model[part][key] = torch.tensor([1.0, value])
     torch.save(content, path)
     with pytest.raises(
         CheckpointError, match=rf"diverged.pth contains NaN .*such as {part}\.{key}:"
     ):
-        file_check.check(path, "diffusion_policy")
+        safe_load.check(path, "diffusion_policy")

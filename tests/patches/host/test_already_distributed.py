@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from robomimic_ddp.patches.host.already_distributed import find_refusal
 from robomimic_ddp.patches.host.hosts import find_host
-from robomimic_ddp.patches.host.refusal import find_refusal
 from tests.patches.support import snapshot
 
 
@@ -66,7 +66,7 @@ def test_an_own_way_in_several_places(host):
     text = "import torch.distributed as dist\nfrom accelerate import Accelerator\n"
     refusal = script(host, text + "dist.init_process_group()\nAccelerator()\nAccelerator()\n")
     assert "scripts/train_mine.py:3 and 2 more places" in str(refusal)
-    assert refusal.found == ("a separate process group", "accelerate")
+    assert refusal.ways == ("a separate process group", "accelerate")
 
 
 def test_the_commands_touch_nothing_and_say_why(host, command):
@@ -83,46 +83,3 @@ def test_the_commands_touch_nothing_and_say_why(host, command):
 def test_a_patched_host_is_not_refused_for_our_own_lines(host, command):
     assert command("apply", host)[0] == 0
     assert find_refusal(find_host(str(host))) is None
-
-
-WRAPPED = """
-from torch.nn.parallel import DistributedDataParallel as DDP
-model = algo_factory(algo_name="diffusion_policy")
-if several:
-    model = DDP(model, device_ids=[local_rank])
-"""
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [
-        'inner = getattr(model, "module", model)\ninner.train_on_batch(batch)\n',
-        "inner = model.module if several else model\ninner.train_on_batch(batch)\n",
-        "info = model.module.train_on_batch(batch)\n",
-    ],
-    ids=["getattr", "conditional", "direct"],
-)
-def test_a_ddp_that_never_synchronises_is_said_to_be_one(host, command, loop):
-    (host / "utils/train_utils.py").write_text("\n" + loop)
-    refusal = script(host, WRAPPED)
-    line = loop.count("\n") + 1
-    assert "(scripts/train_mine.py:5) never synchronises" in str(refusal)
-    assert f"(utils/train_utils.py:{line})" in str(refusal)
-    code, out, _ = command("status", host)
-    assert code == 1
-    assert "every rank trains a separate model" in out
-
-
-@pytest.mark.parametrize(
-    ("wrapping", "loop"),
-    [
-        (WRAPPED, "loss = model(batch)\n"),
-        (WRAPPED, "model.train_on_batch(batch)\nsave(model.module)\n"),
-        (WRAPPED.replace("algo_factory(", "make_net("), "model.module.train_on_batch(batch)\n"),
-    ],
-    ids=["forward", "module for saving", "a net"],
-)
-def test_a_ddp_that_may_synchronise_is_not(host, wrapping, loop):
-    (host / "utils/train_utils.py").write_text(loop)
-    refusal = script(host, wrapping)
-    assert "never synchronises" not in str(refusal)
