@@ -1,6 +1,6 @@
 """Seconds of training until a policy succeeds in 90 % of episodes, on one rank and on two.
 
-    python -m scripts.bench.time_to_quality [--task demo|lift] [--rounds 3] [--epochs 20] [--quick]
+    python -m scripts.bench.time_to_quality [--task demo|lift] [--rounds 3] [--epochs 40] [--quick]
 
 Two ranks train with `ddp.schedule=samples` (twice the batch, half the steps) and with
 `ddp.batch=global` (the same batch and steps). A checkpoint is kept every two epochs, and the
@@ -202,7 +202,7 @@ def main() -> int:
     add, whole = parser.add_argument, turns.at_least(1)
     add("--root", type=Path, default=Path("runs/time_to_quality"), help="where all of it goes")
     add("--task", choices=("demo", "lift"), default="demo")
-    add("--epochs", type=turns.at_least(EVERY), default=20, help="of each training: 20")
+    add("--epochs", type=turns.at_least(EVERY), default=40, help="of each training: 40")
     add("--steps", type=whole, default=100, help="of an epoch on one rank: 100")
     add("--episodes", type=whole, default=50, help="of each checkpoint: 50")
     add("--demonstrations", type=turns.at_least(2), default=300, help="default 300")
