@@ -96,7 +96,7 @@ def _status(args: argparse.Namespace) -> int:
     if entries:
         files = _counted({name: entry.original for name, entry in entries.items()})
         edited = record.edited_since(host, entries)
-        gives = "robomimic-ddp revert gives all back."
+        gives = "robomimic-ddp revert restores the originals."
         if edited:
             gives = (
                 f"edited by hand since: {', '.join(edited)}. robomimic-ddp revert refuses to lose "
@@ -186,7 +186,7 @@ def _sentence(examination: Examination) -> str:
     meanings = {
         "already distributed": "robomimic-ddp does not patch over this host.",
         "blocked": "apply would write nothing until the problems above are solved.",
-        "patched": "all that was found is in place.",
+        "patched": "every edit is in place.",
     }
     edits = _counted(_originals(examination), "edit {}", "add {}", " and ")
     return f"{examination.state}: {meanings.get(examination.state, f'apply would {edits}.')}"
