@@ -142,7 +142,7 @@ def test_status_shows_a_line_for_each_seam(host, command):
     assert (code, "can be patched" in out) == (0, False)
     assert "patched: every edit is in place." in out
     assert command("diff", host) == (0, "", "patched: every edit is in place.\n")
-    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert gives" in out
+    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert restores" in out
 
 
 def test_one_file_is_not_files(host, command):
