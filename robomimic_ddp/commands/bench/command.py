@@ -138,7 +138,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = _train(_job(args, ranks, str(output)), output)[args.warmup :]
+                logs = train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)
@@ -151,7 +151,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     return epochs
 
 
-def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     """Return the train log of each epoch. Raises LaunchError if the training fails."""
     variables = env.variables()
     command = torchrun.command(job, variables)
