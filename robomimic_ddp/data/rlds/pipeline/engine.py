@@ -20,7 +20,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.index.records import in_order, read_record
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.resize import filtering
+from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shared import Pool
 from robomimic_ddp.data.rlds.pipeline.windows import Batch, Window, windows_of
@@ -91,7 +91,7 @@ class Batches:
         counters: FrameCounters,
         pool: Pool,
     ) -> None:
-        filtering()  # compiled once, before threads would do so
+        compiled_filter()  # compiled once, before threads would do so
         self._settings, self._batching = settings, batching
         self._counters, self._memory = counters, pool
         self._store: dict[int, Window] = {}
