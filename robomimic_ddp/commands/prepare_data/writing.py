@@ -39,14 +39,16 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     places = [(number, offset) for number, those in enumerate(offsets) for offset in those]
     paths = [file.path for file in files]
     doing, names = f"preparing {job.source.folder}; finished files are kept", _features_read(job)
-    more = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
-    rows = _Rows(rows_of(job.source.features, paths, places, _preparer(job, names), *more))
+    prepare = _preparer(job, names)
+    rows = _Rows(
+        rows_of(paths, places, prepare, job.threads, doing, job.skip_corrupt, "--skip-corrupt")
+    )
     for number, file in enumerate(files):
         _write(job, file, offsets[number], rows.of_file(number, len(offsets[number])), add)
 
 
 class _Rows:
-    """The rows of `read_records`, file by file."""
+    """The rows of `rows_of`, file by file."""
 
     def __init__(self, rows: Iterator[tuple]) -> None:
         self._rows = rows

@@ -65,11 +65,9 @@ def make_index(
         for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
     ]
     doing = f"making the index of {source.folder}"
-    names = step_features_read(fields, with_images=False)
-    make = describer(source, fields)
     rows = []
     for file, offset, size, *described in rows_of(
-        source.features, paths, places, make, threads, doing, names, skip_corrupt
+        paths, places, describer(source, fields), threads, doing, skip_corrupt
     ):
         rows.append((file, offset, *described))
         add(int(size) + FRAMING_BYTES)

@@ -21,7 +21,6 @@ import numpy as np
 
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.pipeline.engine import FrameCounters
-from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.shared import Memory, attach, receive, send, views
 from robomimic_ddp.errors import DataError
 
@@ -83,7 +82,7 @@ class Reader:
             weakref.finalize(batch, self._freed.append, place).atexit = False
             return Delivered(views(batch, layout), language)
         if kind == "damaged":
-            raise RecordError(answer[0])
+            raise answer[0]
         if kind == "failed":
             what, where = answer
             raise DataError(

@@ -13,7 +13,6 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
-from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
 from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
@@ -72,11 +71,6 @@ class RLDSTrainLoader(RLDSLoader):
 
     def _place(self) -> tuple[int, int]:
         return self._schedule.place(self.rank, self._batches)
-
-    def _suspects(self) -> Iterator[int]:
-        part, taken = self._place()
-        for plan, given in ((self._plan_of(part), taken), (self._plan_of(part + 1), 0)):
-            yield from episodes_being_read(self.dataset, plan, given)
 
     def follow(self, quotas: Quotas, number: int) -> None:
         """Makes batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
@@ -85,9 +83,6 @@ class RLDSValidLoader(Limited, RLDSLoader):
 
     def _place(self) -> tuple[int, int]:
         return 0, 0
-
-    def _suspects(self) -> Iterator[int]:
-        yield from self.dataset.rows[np.unique(self._plan.pieces.episode)]
 
     def index_stream_digest(self) -> str:
         """Hex digest of which windows this rank reads."""

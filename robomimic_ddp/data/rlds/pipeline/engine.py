@@ -20,6 +20,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.index.records import in_order, read_record
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shared import Pool
@@ -161,9 +162,13 @@ class Batches:
         files, most = self._settings.files, min(self._batching.threads, READERS)
 
         def read(record: _Record) -> tuple[_Record, list[Window]]:
-            file, offset, *_ = record.record
-            data = read_record(files[file], offset)
-            return record, windows_of(self._settings, data, record.record, record.numbers)
+            file, offset, *_, first_window = record.record
+            try:
+                data = read_record(files[file], offset)
+                return record, windows_of(self._settings, data, record.record, record.numbers)
+            except RecordError as error:
+                error.window = first_window
+                raise
 
         for future in in_order(read, records, self._pool, most + 1):
             record, windows = future.result()

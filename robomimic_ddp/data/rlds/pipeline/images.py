@@ -22,7 +22,13 @@ _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkou
 
 
 class RecordError(ValueError):
-    """A record, or a frame in it, that cannot be read."""
+    """A record, or a frame in it, that cannot be read. The pipeline adds window: the dataset's
+    number of a window of that episode; and frame: a camera and the number of its frame in the
+    window, if that cannot be decoded.
+    """
+
+    window = -1
+    frame: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,10 @@ def views(memory: Any, layout: Layout) -> dict[str, np.ndarray]:
 def send(channel: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
     """Send a message, and descriptors. Raises OSError where the other end is closed."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    head = len(data).to_bytes(_HEAD_BYTES, "little")
-    if descriptors:
-        socket.send_fds(channel, [head], list(descriptors))
-    else:
-        channel.sendall(head)
-    channel.sendall(data)
+    data = len(data).to_bytes(_HEAD_BYTES, "little") + data
+    # One call where there is room: each lets other threads of Python run for some milliseconds.
+    sent = socket.send_fds(channel, [data], descriptors) if descriptors else channel.send(data)
+    channel.sendall(memoryview(data)[sent:])
 
 
 def receive(channel: socket.socket) -> tuple[Any, list[int]]:

@@ -62,7 +62,7 @@ class Batch:
     def __init__(
         self, settings: WindowSettings, windows: Sequence[Window], index: Any, pool: Pool
     ) -> None:
-        self._settings = settings
+        self._settings, self._index = settings, index
         shape, fields = settings.shape, settings.fields
         count, stack = len(windows), shape.frame_stack
         states = {OBS + key: (stack, *of_one) for key, of_one in fields.low_dim_shapes.items()}
@@ -103,5 +103,9 @@ class Batch:
             row, step = divmod(place, stack)
             key, pictures = self._cameras[camera]
             data = self._frames[row][camera * stack + step]
-            decode_resized(data, settings.stored[key], settings.size, pictures[row, step])
+            try:
+                decode_resized(data, settings.stored[key], settings.size, pictures[row, step])
+            except RecordError as error:
+                error.window, error.frame = self._index[row], (key, step)
+                raise
         return len(numbers)
