@@ -52,7 +52,7 @@ def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
 
 
 def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
-    """The windows of an episode with the `numbers` in a pass (numpy or TensorFlow integers).
+    """The windows of an episode with the `numbers` in a pass.
 
     The episode's `count` windows are divided into `taken` equal ranges, and `offset` picks one
     window of each: over all offsets every window is picked equally often, and none twice in a pass.
@@ -61,11 +61,11 @@ def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
     return (numbers * count + offset) // taken
 
 
-def window_indices(steps: Any, length: Any, shape: WindowShape, math: Any) -> tuple[Any, ...]:
+def window_indices(steps: Any, length: Any, shape: WindowShape) -> tuple[Any, ...]:
     """For windows at `steps` [N] of an episode of `length` steps: obs steps [N, To], action steps
-    [N, To-1+Tp] and their mask, True inside the episode. `math`: numpy or TensorFlow.
+    [N, To-1+Tp] and their mask, True inside the episode.
     """
     acted = steps[:, None] - (shape.frame_stack - 1) + np.arange(shape.actions)[None]
     inside = (acted >= 0) & (acted < length)
-    clipped = math.maximum(math.minimum(acted, length - 1), 0)
+    clipped = np.clip(acted, 0, length - 1)
     return clipped[:, : shape.frame_stack], clipped, inside

@@ -40,7 +40,7 @@ def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers
     if any(len(values) != length for values in (*states, *frames, texts)):
         raise RecordError("its features have different numbers of steps")
     steps = picked_windows(numbers, count, taken, pick) + shape.first
-    seen, acted, inside = window_indices(steps, length, shape, np)
+    seen, acted, inside = window_indices(steps, length, shape)
     parts = [*(values[seen] for values in states), actions[acted], inside.astype(np.float32)]
     packed = np.concatenate([part.reshape(len(seen), -1) for part in parts], 1)
     return [

@@ -12,24 +12,17 @@ from robomimic_ddp.data.rlds.schema.fields import Part
 from robomimic_ddp.data.rlds.schema.rotations import convert
 
 
-def convert_part(values: Any, part: Part, numbers: Any) -> Any:
-    """The step feature `part.source` [T, N] -> the part's numbers [T, part.size], in the feature's
-    dtype. `numbers` is numpy or TensorFlow.
-    """
-    columns = values[:, part.start : part.stop]
-    return convert(columns, *part.rotation, numbers) if part.rotation else columns
-
-
 def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
-    """Step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size]: cast after
-    conversion, since float32 sines of float64 angles would differ.
+    """Return the numbers of `part` of step features {name: [T, ...]}, float32 [T, part.size]: cast
+    after conversion, since float32 sines of float64 angles would differ.
     """
     values = steps[part.source]
     values = values.reshape(len(values), math.prod(values.shape[1:]))
     if part.rotation and values.dtype.kind != "f":
         values = values.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return convert_part(values, part, np).astype(np.float32)
+        columns = values[:, part.start : part.stop]
+        return (convert(columns, *part.rotation) if part.rotation else columns).astype(np.float32)
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> np.ndarray:
