@@ -61,32 +61,32 @@ class JoinedLoaders(Wrapped):
     def __len__(self) -> int:
         return len(self.loader)
 
-    def let_go(self) -> None:
-        """Calls `let_go` of each loader that has it; see `ShardedLoader.let_go`."""
+    def drop_iterator(self) -> None:
+        """Calls `drop_iterator` of each loader that has it; see `ShardedLoader.drop_iterator`."""
         for loader in self.loaders:
-            getattr(loader, "let_go", lambda: None)()
+            getattr(loader, "drop_iterator", lambda: None)()
 
     def position(self) -> dict[str, Any]:
         """The position of the first loader, with those of the others under "others"."""
         positions = [getattr(loader, "position", lambda: None)() for loader in self.loaders]
         return {**(positions[0] or {}), "others": positions[1:]}
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Moves each loader to its position. One without a saved position starts a new pass."""
         positions = [position, *(position or {}).get("others", [])]
         positions += [None] * (len(self.loaders) - len(positions))
         return "\n".join(
-            go_to(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
+            seek(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
         )
 
 
-def go_to(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+def seek(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
     """Moves a train loader to a saved position, and returns a line for the user. A stream that the
     host reads itself has none.
     """
-    if not hasattr(loader, "go_to"):
+    if not hasattr(loader, "seek"):
         return "data: the host's own pipeline starts over (its place cannot be found again)"
-    return loader.go_to(position, world_size, epoch)
+    return loader.seek(position, world_size, epoch)
 
 
 def datasets_of(loader: Any) -> list[Any]:

@@ -104,12 +104,12 @@ class ReplayedLoader(Wrapped):
         self._last = weakref.ref(iteration)
         return iteration
 
-    def let_go(self) -> None:
+    def drop_iterator(self) -> None:
         """The host has dropped its iterator (see ShardedLoader)."""
         self._last = None
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs. Between iterations the random streams suffice, saved elsewhere."""
+        """What `seek` needs. Between iterations the random streams suffice, saved elsewhere."""
         live, recorded = self._live(), self._recorded
         if self._next is not None:
             return self._next
@@ -136,7 +136,7 @@ class ReplayedLoader(Wrapped):
     def _batch_size(self) -> int | None:
         return getattr(self.loader, "batch_size", None)
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resumes at the `position` of a run on one rank; returns a line for the user. Raises
         CheckpointError, here or when the next iteration starts, if the order of the pass differs.
         """
@@ -155,7 +155,7 @@ class ReplayedLoader(Wrapped):
         if live is None or live.over:
             self._next = position
         else:
-            live.go_to(position)  # started by the host before its epoch loop
+            live.seek(position)  # started by the host before its epoch loop
         return f"data: the pass resumes after {batches} of {len(self)} batches"
 
     def _live(self) -> _Iteration | None:
@@ -176,7 +176,7 @@ class _Iteration:
         if position is None:
             self._begin()
         else:
-            self.go_to(position)
+            self.seek(position)
 
     def __iter__(self) -> _Iteration:
         return self
@@ -201,7 +201,7 @@ class _Iteration:
             return None
         return self.recorded.digest(self.batches * self.loader.batch_size)
 
-    def go_to(self, position: dict[str, Any]) -> None:
+    def seek(self, position: dict[str, Any]) -> None:
         """Starts as the saved iteration did, and skips the delivered batches. The random streams
         are restored: the saved ones are those after its start. Raises CheckpointError.
         """

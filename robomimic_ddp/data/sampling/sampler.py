@@ -88,7 +88,7 @@ class ShardedSampler(Sampler):
         self._begin_if_none()
         return self._share
 
-    def holding(self) -> str:
+    def describe_share(self) -> str:
         """Describes this rank's share of the current pass."""
         self._begin_if_none()
         first = ", ".join(str(index) for index in self._share[:_SHOWN])

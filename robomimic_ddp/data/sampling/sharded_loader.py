@@ -18,7 +18,7 @@ class ShardedLoader(Wrapped):
 
     Iterates the DataLoader `loader`, which has every argument of the host but sampler, shuffle,
     batch size and drop_last. Other attributes are the DataLoader's (`dataset`, `batch_size`, ...)
-    and the sampler's (`order_digest`, `telling_digest`, `holding`, `each_sample_once`, ...).
+    and the sampler's (`order_digest`, `telling_digest`, `describe_share`, `each_sample_once`, ...).
 
     samples_delivered: samples of this rank delivered so far, over all passes, without prefetched
     ones. seed: worker processes are seeded from (seed, rank, pass) and not from the global random
@@ -73,7 +73,7 @@ class ShardedLoader(Wrapped):
             yield batch
         self._begun = None
 
-    def let_go(self) -> None:
+    def drop_iterator(self) -> None:
         """The host has dropped its iterator: the next one is of the next pass, whatever was left.
 
         Must be called: an iterator made while StopIteration is handled, as in hosts, is in a
@@ -85,7 +85,7 @@ class ShardedLoader(Wrapped):
             self.sampler.next_offset = 0
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs to resume here: the same on every rank."""
+        """What `seek` needs to resume here: the same on every rank."""
         number, begun = self.sampler.next_pass, self.sampler.next_offset
         if self._begun is not None:
             number, begun = number - 1, self._begun
@@ -98,7 +98,7 @@ class ShardedLoader(Wrapped):
         begun = sampler.next_offset if self._begun is None else self._begun
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
         Without one (the run had one rank, and the host's sampler) pass number `epoch` starts, which
         no earlier epoch has drawn from. Raises CheckpointError if the order of the pass differs.

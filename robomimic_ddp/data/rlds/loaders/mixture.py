@@ -85,7 +85,7 @@ class MixtureTrainLoader(_MixtureLoader):
             yield _joined(parts, self._pin_memory)
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank."""
+        """What `seek` needs: the same on every rank."""
         return {
             "kind": _KIND,
             "batches": self._batches,
@@ -99,17 +99,17 @@ class MixtureTrainLoader(_MixtureLoader):
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches up to the end of that position's `iter`."""
+        """After `seek`: batches up to the end of that position's `iter`."""
         return self._left
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resumes each dataset at its `position`, or starts it. Returns lines for the user."""
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass of each dataset begins"
         said = []
         for number, member in enumerate(self.members):
             name = _name(number, member)
-            place = member.go_to(position["members"].get(name), world_size, epoch)
+            place = member.seek(position["members"].get(name), world_size, epoch)
             said.append(place.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
         before = max(1, len(self.dataset) // (world_size * position["batch_size"]))
         passed, within = divmod(position["batches"], before)
@@ -132,9 +132,9 @@ class MixtureTrainLoader(_MixtureLoader):
             total.update(member.order_digest().encode())
         return total.hexdigest()
 
-    def holding(self) -> str:
+    def describe_share(self) -> str:
         """Describes what this rank reads in the current passes."""
-        return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
+        return "; ".join(f"{one.dataset.name}: {one.describe_share()}" for one in self.members)
 
     telling_digest = _MixtureLoader.index_stream_digest
     """Shards are disjoint, so two ranks' never agree."""

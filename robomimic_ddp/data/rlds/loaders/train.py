@@ -95,7 +95,7 @@ class RLDSTrainLoader(RLDSLoader):
         return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank, four numbers for each change of ranks."""
+        """What `seek` needs: the same on every rank, four numbers for each change of ranks."""
         segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
@@ -108,12 +108,12 @@ class RLDSTrainLoader(RLDSLoader):
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches of every rank left in the pass of that position."""
+        """After `seek`: batches of every rank left in the pass of that position."""
         if self.pass_number != self._continued:
             return 0  # less than a batch, which starts the next pass
         return len(self) - self._delivered_in_pass
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
         With the same ranks, batch size and buffer at the exact window; else the rest of the pass is
         split again. Only records with windows in the shuffle buffer are read again.
@@ -188,7 +188,7 @@ class RLDSTrainLoader(RLDSLoader):
         """Hex digest of what this rank reads in the current pass: differs between ranks."""
         return self._plan_of(self._part).digest()
 
-    def holding(self) -> str:
+    def describe_share(self) -> str:
         """Describes what this rank reads in the current pass: windows, episodes, files."""
         plan = self._plan_of(self._part)
         episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
