@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder(cache: str | None) -> Path:
-    """The folder `cache`, or the default."""
+    """Return the folder `cache`, or the default."""
     return paths.expanded(cache or DEFAULT_CACHE)
 
 

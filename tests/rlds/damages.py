@@ -154,7 +154,7 @@ DAMAGES = (
     Damage(
         "more states than steps",
         rewrite(3, 1, more_states),
-        ("-00003: the episode at byte ", "numbers of steps: "),
+        ("-00003: the episode at byte ", "numbers of steps"),
         {7},
         ("1 of", "-00003"),
     ),
@@ -181,7 +181,7 @@ DAMAGES = (
     Damage(
         "a record without a camera",
         rewrite(4, 0, no_camera),
-        ("rank 0", "-00004: episode 0", "different numbers of steps"),
+        ("rank 0", "-00004: episode 0", "numbers of steps"),
         unread={8},
     ),
     Damage(

@@ -122,7 +122,7 @@ def test_every_frame_is_decoded_once(load, world):
 def planned(plan):
     """The indices of a plan, by the arithmetic alone, in no order."""
     return [
-        int(plan.base[p] + picked_windows(n, plan.count[p], plan.taken[p], plan.pick[p]))
+        int(plan.base[p] + picked_windows(n, plan.count[p], plan.per_pass[p], plan.pick[p]))
         for p in range(len(plan.file))
         for n in range(plan.pieces.start[p], plan.pieces.stop[p])
     ]

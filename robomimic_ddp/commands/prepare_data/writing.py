@@ -104,8 +104,13 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
         images, errors = [], []
         for name in job.changed:
             encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
-            for data in episode[name]:
-                decode_resized(data, job.stored[name], job.size, frame)
+            for step, data in enumerate(episode[name]):
+                try:
+                    decode_resized(data, job.stored[name], job.size, frame)
+                except RecordError as error:
+                    raise RecordError(
+                        f"step {step}, `{name}` cannot be decoded: {error}"
+                    ) from error
                 encoded.append(encode_jpeg(frame, job.quality))
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))

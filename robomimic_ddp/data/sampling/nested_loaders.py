@@ -38,7 +38,7 @@ class StreamLoader(Wrapped):
         self._world_size = world_size
 
     def __len__(self) -> int:
-        """Global batches in the dataset's length, which is that of the whole data."""
+        """Return the global batches in the dataset's length, which is that of the whole data."""
         return len(self.loader.dataset) // (self.loader.batch_size * self._world_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -54,7 +54,7 @@ class JoinedLoaders(Wrapped):
     """
 
     def __init__(self, before: Any, loader: Any) -> None:
-        """Adds `loader` to `before`, which is a loader or a `JoinedLoaders`."""
+        """Add `loader` to `before`, which is a loader or a `JoinedLoaders`."""
         self.loaders = [*getattr(before, "loaders", [before]), loader]
         self.loader = self.loaders[0]
 
@@ -62,17 +62,17 @@ class JoinedLoaders(Wrapped):
         return len(self.loader)
 
     def drop_iterator(self) -> None:
-        """Calls `drop_iterator` of each loader that has it; see `ShardedLoader.drop_iterator`."""
+        """Call `drop_iterator` of each loader that has it; see `ShardedLoader.drop_iterator`."""
         for loader in self.loaders:
             getattr(loader, "drop_iterator", lambda: None)()
 
     def position(self) -> dict[str, Any]:
-        """The position of the first loader, with those of the others under "others"."""
+        """Return the position of the first loader, with those of the others under "others"."""
         positions = [getattr(loader, "position", lambda: None)() for loader in self.loaders]
         return {**(positions[0] or {}), "others": positions[1:]}
 
     def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Moves each loader to its position. One without a saved position starts a new pass."""
+        """Move each loader to its position. One without a saved position starts a new pass."""
         positions = [position, *(position or {}).get("others", [])]
         positions += [None] * (len(self.loaders) - len(positions))
         return "\n".join(
@@ -81,7 +81,7 @@ class JoinedLoaders(Wrapped):
 
 
 def seek(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-    """Moves a train loader to a saved position, and returns a line for the user. A stream that the
+    """Move a train loader to a saved position, and return a line for the user. A stream that the
     host reads itself has none.
     """
     if not hasattr(loader, "seek"):

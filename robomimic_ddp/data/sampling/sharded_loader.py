@@ -51,7 +51,7 @@ class ShardedLoader(Wrapped):
         )
 
     def __len__(self) -> int:
-        """Number of batches of this rank in a pass."""
+        """Return the number of batches of this rank in a pass."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,7 +74,7 @@ class ShardedLoader(Wrapped):
         self._begun = None
 
     def drop_iterator(self) -> None:
-        """The host has dropped its iterator: the next one is of the next pass, whatever was left.
+        """Begin the next pass with the next iterator, whatever was left: the host has dropped its.
 
         Must be called: an iterator made while StopIteration is handled, as in hosts, is in a
         reference cycle with that exception and stays alive until garbage collection.
@@ -85,7 +85,7 @@ class ShardedLoader(Wrapped):
             self.sampler.next_offset = 0
 
     def position(self) -> dict[str, Any]:
-        """What `seek` needs to resume here: the same on every rank."""
+        """Return what `seek` needs to resume here: the same on every rank."""
         number, begun = self.sampler.next_pass, self.sampler.next_offset
         if self._begun is not None:
             number, begun = number - 1, self._begun
@@ -93,13 +93,13 @@ class ShardedLoader(Wrapped):
         return {"kind": "pass", "pass": number, "samples": begun, "order": order}
 
     def batches_left(self) -> int:
-        """Batches of this rank left in the current pass; all before it starts."""
+        """Return the batches of this rank left in the current pass; all before it starts."""
         sampler = self.sampler
         begun = sampler.next_offset if self._begun is None else self._begun
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
     def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
+        """Resume at a `position` of a run with any number of ranks; return a line for the user.
         Without one (the run had one rank, and the host's sampler) pass number `epoch` starts, which
         no earlier epoch has drawn from. Raises CheckpointError if the order of the pass differs.
         """
@@ -118,7 +118,7 @@ class ShardedLoader(Wrapped):
         )
 
     def index_stream_digest(self, count: int | None = None) -> str:
-        """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
+        """Return a hex digest of this rank's first `count` (None: all) indices of the current pass."""
         return self.sampler.digest(count)
 
 
@@ -140,8 +140,9 @@ class ShardedValidLoader:
         self._loaders: dict[int, ShardedLoader] = {}
 
     def limited(self, num_steps: int | None) -> ShardedLoader:
-        """This rank's share of the first min(num_steps x configured batch size, size) samples;
-        None: of all. The configured batch size is the host's: the same samples at every world size.
+        """Return this rank's share of the first min(num_steps x configured batch size, size)
+        samples; None: of all. The configured batch size is the host's: the same samples at every
+        world size.
         """
         wanted = self.size if num_steps is None else num_steps * self.host_batch_size
         total = min(wanted, self.size)
@@ -161,5 +162,5 @@ class ShardedValidLoader:
         return sum(loader.samples_delivered for loader in self._loaders.values())
 
     def index_stream_digest(self, count: int | None = None) -> str:
-        """Hex digest of this rank's first `count` dataset indices of a full traversal."""
+        """Return a hex digest of this rank's first `count` dataset indices of a full traversal."""
         return self.limited(None).index_stream_digest(count)

@@ -1,4 +1,4 @@
-"""Reads TFRecord files: records by byte offset, with their checksums."""
+"""Read TFRecord files: records by byte offset, with their checksums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def masked_checksum(data: bytes) -> bytes:
-    """CRC-32C as TFRecord stores it."""
+    """Return the CRC-32C of data as TFRecord stores it."""
     import google_crc32c
 
     crc = google_crc32c.value(data)
@@ -32,8 +32,8 @@ def masked_checksum(data: bytes) -> bytes:
 
 
 def read_record(file: Any, offset: int) -> bytes:
-    """The record at byte `offset`. Raises RecordError for one that is damaged, cut off or missing,
-    and for a file that cannot be read.
+    """Return the record at byte `offset`. Raises RecordError for one that is damaged, cut off or
+    missing, and for a file that cannot be read.
     """
     try:
         with files.opened(file) as data:
@@ -54,7 +54,7 @@ def read_record(file: Any, offset: int) -> bytes:
 
 
 def _read(data: Any, count: int) -> bytes:
-    """`count` bytes of an unbuffered file, or all that are left."""
+    """Read `count` bytes of an unbuffered file, or all that are left."""
     parts = [data.read(count)]
     while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
         parts.append(data.read(count - sum(map(len, parts))))
@@ -62,7 +62,7 @@ def _read(data: Any, count: int) -> bytes:
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:
-    """Names of the step features that a run reads, with or without images."""
+    """Return the names of the step features that a run reads, with or without images."""
     parts = (*fields.low_dim.values(), *fields.actions.values())
     names = [part.source for part in parts]
     if fields.language:

@@ -143,14 +143,14 @@ class RLDSLoader:
     def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
         """Return the batches from the current position on (see `engine.Batches`)."""
         arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
-        return RemoteBatches((*arguments, self._place(), groups), self._counters)
+        return RemoteBatches((*arguments, self._start(), groups), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""
     _plan_of: Callable[[int], PassPlan]
     """What this rank reads in a part. Can be pickled."""
 
-    def _place(self) -> tuple[int, int]:
+    def _start(self) -> tuple[int, int]:
         """Return the part of the next batch, and how many windows of it were delivered."""
         raise NotImplementedError
 

@@ -70,7 +70,7 @@ class Reader:
         return number
 
     def next_of(self, number: int) -> Delivered:
-        """The next batch. Raises RecordError, DataError, StopIteration."""
+        """Return the next batch. Raises RecordError, DataError, StopIteration."""
         (kind, *answer), descriptors = self._ask(("next", number))
         if kind == "batch":
             place, layout, language = answer
@@ -143,7 +143,7 @@ _starting = threading.Lock()
 
 
 def reader_of_rank() -> Reader:
-    """The process that reads for this one, for all its loaders; a new one if that has ended."""
+    """Return the process that reads for this one, for all its loaders; a new one if that has ended."""
     with _starting:
         if not _running or not _running[-1].can_be_asked:
             _running[:] = [Reader()]

@@ -1,4 +1,4 @@
-"""Reads records, keeps their windows in the shuffle buffer, and makes batches in the planned order.
+"""Read records, keep their windows in the shuffle buffer, and make batches in the planned order.
 
 `read_plan.PassPlan` plans the order in which windows leave the buffer, so any position can be
 reached directly. Frames stay encoded until their batch is made, so none is decoded that is not
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +125,7 @@ class Batches:
             # Raised where that batch is asked for, after those before it.
             except Exception as error:
                 self._ended = True
-                self._coming.append(_raiser(error))
+                self._coming.append(partial(_failed, error))
 
     def close(self) -> None:
         """Wait for what is being read and decoded, and free the buffer."""
@@ -143,13 +144,13 @@ class Batches:
         size = Quotas.group_size(first[2]) if self._grouped else self._batching.batch_size
         rows = [first, *itertools.islice(self._leaving, size - 1)]
         keys, index, _ = zip(*rows)
-        windows = [self._taken(key) for key in keys]
+        windows = [self._take(key) for key in keys]
         batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
         futures = [self._pool.submit(self._decode, batch, start) for start in starts]
-        self._coming.append(lambda: _finished(batch, futures))
+        self._coming.append(partial(_finished, batch, futures))
 
-    def _taken(self, key: int) -> Window:
+    def _take(self, key: int) -> Window:
         if key not in self._store:  # its record comes later: the plan let it leave too early
             raise AssertionError(f"window {key} is not in the shuffle buffer")
         return self._store.pop(key)
@@ -183,13 +184,13 @@ def _records(
     groups: Callable[[int, int], np.ndarray] | None,
 ) -> Iterator[list[_Record]]:
     """Yield the records of each block of the plans."""
-    first, taken = start
+    first, delivered = start
     for part in itertools.count(first) if parts is None else range(first, parts):
         plan = plan_of(part)
-        resumed = part == first and taken > 0
-        begin = plan.block_of(taken) if resumed else 0
+        resumed = part == first and delivered > 0
+        begin = plan.block_of(delivered) if resumed else 0
         for number in range(begin, plan.blocks):
-            block = plan.block(number, taken if resumed and number == begin else 0)
+            block = plan.block(number, delivered if resumed and number == begin else 0)
             count = len(block.leaving)
             codes = groups(int(block.first), count) if groups else np.zeros(count, np.int64)
             leaving = [*zip(*block.leaving.T.tolist(), codes.tolist())]
@@ -219,8 +220,5 @@ def _finished(batch: Batch, futures: list[Future]) -> Batch:
     return batch
 
 
-def _raiser(error: Exception) -> Callable[[], Batch]:
-    def fail() -> Batch:
-        raise error
-
-    return fail
+def _failed(error: Exception) -> Batch:
+    raise error

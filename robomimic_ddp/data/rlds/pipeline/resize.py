@@ -1,4 +1,4 @@
-"""Resizes camera frames to the same pixels as TensorFlow, without it.
+"""Resize camera frames to the same pixels as TensorFlow, without it.
 
 octo and dlimp resize by `tf.image.resize(frame, size, "lanczos3", antialias=True)`, then round and
 clip. Its operation (ScaleAndTranslate) filters rows, then columns, in float32. Here each axis is
@@ -33,7 +33,7 @@ Spans = tuple[np.ndarray, np.ndarray]
 
 
 def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.ndarray) -> None:
-    """uint8 [h, w, 3] into `out` of size `target`, by TensorFlow's operation for the filter
+    """Resize uint8 [h, w, 3] into `out` of size `target`, by TensorFlow's operation for the filter
     `name`.
     """
     height, width, _ = frame.shape
@@ -51,10 +51,10 @@ def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.
 
 @lru_cache(maxsize=256)
 def _spans(size: int, wanted: int, name: str) -> Spans:
-    """TensorFlow's ComputeSpansCore with antialias, in its float32 steps."""
-    one, half = np.float32(1), np.float32(0.5)
-    inverse = one / (np.float32(wanted) / np.float32(size))
-    scale = max(inverse, one)
+    """Return the spans of TensorFlow's ComputeSpansCore with antialias, in its float32 steps."""
+    unit, half = np.float32(1), np.float32(0.5)
+    inverse = unit / (np.float32(wanted) / np.float32(size))
+    scale = max(inverse, unit)
     reach = np.float32(_RADIUS[name]) * scale
     starts, weights = np.zeros(wanted, np.int64), []
     for x in range(wanted):
@@ -63,11 +63,11 @@ def _spans(size: int, wanted: int, name: str) -> Spans:
         end = min(max(math.floor(sample + reach - half), 0), size - 1) + 1
         raw, total = [], np.float32(0)
         for source in range(first, end):
-            distance = abs((np.float32(source) + half - sample) * (one / scale))
+            distance = abs((np.float32(source) + half - sample) * (unit / scale))
             raw.append(_weight(distance, name))
             total += raw[-1]
         starts[x] = first
-        weights.append([weight * (one / total) for weight in raw])
+        weights.append([weight * (unit / total) for weight in raw])
     table = np.zeros((wanted, max(map(len, weights))), np.float32)
     for row, values in zip(table, weights):
         row[: len(values)] = values
@@ -86,7 +86,7 @@ def _weight(x: np.float32, name: str) -> np.float32:
 
 
 def _sine(x: np.float32) -> np.float32:
-    """The C library's float32 sine, as in TensorFlow: 1 in 70 is not the rounded double."""
+    """Return the C library's float32 sine, as in TensorFlow: 1 in 70 is not the rounded double."""
     return np.float32(_library().sinf(x))
 
 
@@ -105,8 +105,8 @@ def filter_in_numpy(
     column_weights: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """uint8 [h, w, C], filtered along rows and columns (`Spans`), rounded and clipped, into `out`.
-    The numbers of the compiled filter, several times slower.
+    """Filter uint8 [h, w, C] along rows and columns (`Spans`), round and clip it into `out`. Has
+    the numbers of the compiled filter, and is several times slower.
     """
     height, width, colours = frame.shape
     rows = _along(frame.reshape(height, -1).astype(np.float32), row_starts, row_weights)
@@ -126,7 +126,9 @@ def _along(values: np.ndarray, starts: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 def _neighbours(size: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """TensorFlow's ResizeBilinear with half-pixel centres: two inputs and the second's share."""
+    """Return two inputs and the second's share of TensorFlow's ResizeBilinear with half-pixel
+    centres.
+    """
     scale = np.float32(size) / np.float32(wanted)
     place = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     low = np.floor(place)

@@ -1,4 +1,4 @@
-"""Computes actions and states from step features, by the schema's parts."""
+"""Compute actions and states from step features, by the schema's parts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> np.ndarray:
-    """Step features {name: [T, ...]} -> raw actions float32 [T, A], as in `parts`."""
+    """Return the raw actions of step features {name: [T, ...]}, float32 [T, A], as in `parts`."""
     return np.concatenate([part_values(steps, part) for part in parts.values()], -1)
 
 
 def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np.ndarray]:
-    """Action vectors [..., A] -> {action key: [..., size of that part]}, as views."""
+    """Split action vectors [..., A] into {action key: [..., size of that part]}, as views."""
     ends = np.cumsum([part.size for part in parts.values()])
     return {
         key: vectors[..., end - part.size : end] for (key, part), end in zip(parts.items(), ends)

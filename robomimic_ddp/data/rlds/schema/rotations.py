@@ -40,7 +40,7 @@ _LOCKED = 1e-7
 
 
 def require_format(name: Any, where: str) -> str:
-    """`name`, if it is a format; else raises ConfigError, with `where` it is set."""
+    """Return `name` if it is a format; else raise ConfigError, with `where` it is set."""
     if name in SIZES:
         return name
     hint = did_you_mean(name, SIZES)
@@ -100,7 +100,7 @@ def _euler_to_matrix(angles: Sequence, order: str) -> list[list]:
 
 
 def _turn(axis: str, angle: Any) -> list[list]:
-    """The rotation by `angle` about a coordinate axis; constant zeros are Python's 0."""
+    """Return the rotation by `angle` about a coordinate axis; constant zeros are Python's 0."""
     sine, cosine = np.sin(angle), np.cos(angle)
     turned = [[1.0, 0, 0], [0, cosine, -sine], [0, sine, cosine]]
     first = _AXES.index(axis)
@@ -108,7 +108,7 @@ def _turn(axis: str, angle: Any) -> list[list]:
 
 
 def _product(left: list[list], right: list[list]) -> list[list]:
-    """The matrix product, without the terms that are constant zeros."""
+    """Return the matrix product, without the terms that are constant zeros."""
 
     def entry(row: list, column: list) -> Any:
         return sum(a * b for a, b in zip(row, column) if not {type(a), type(b)} & {int})
@@ -127,7 +127,9 @@ def _quaternion_to_matrix(quaternion: Sequence) -> list[list]:
 
 
 def _matrix_to_quaternion(m: list[list]) -> list:
-    """(x, y, z, w) with w >= 0, from the largest of the four: no cancellation (Shepperd 1978)."""
+    """Return (x, y, z, w) with w >= 0, from the largest of the four: no cancellation (Shepperd
+    1978).
+    """
     x, y, z = m[0][0], m[1][1], m[2][2]
     pairs = {(i, j): m[i][j] for i in range(3) for j in range(3)}
     choices = [
@@ -165,7 +167,9 @@ def _quaternion_to_axis_angle(quaternion: Sequence) -> list:
 
 
 def _matrix_to_euler(m: list[list], order: str) -> list:
-    """Angles of `order`, the middle one within [-pi/2, pi/2]; at its ends the third turn is 0."""
+    """Return the angles of `order`, the middle one within [-pi/2, pi/2]; at its ends the third turn
+    is 0.
+    """
     fixed = order.islower()
     p, q, r = (_AXES.index(axis) for axis in (order[::-1] if fixed else order.lower()))
     even = 1 if (q - p) % 3 == 1 else -1
