@@ -175,8 +175,8 @@ class _File:
                 )
             if not name[5:].isdecimal():
                 raise DataError(
-                    f"{self.path}: data/{name} is not the name of an episode; hosts sort them by the "
-                    "number in demo_N. Rename it."
+                    f"{self.path}: data/{name} is not the name of an episode; hosts sort them by "
+                    "the number in demo_N. Rename it."
                 )
         return names
 

@@ -173,8 +173,8 @@ class Structure:
         if missing or raw:
             raise DataError(
                 f"{self.path}: {place!r} takes its numbers from {(missing or raw)[0]!r}, which is "
-                f"{'not there' if missing else 'not an HDF5 file'}: expected them in this file, or in "
-                "HDF5 files beside it. Copy those too, or write the dataset again (h5repack)."
+                f"{'not there' if missing else 'not an HDF5 file'}: expected them in this file, or "
+                "in HDF5 files next to it. Copy those too, or write the dataset again (h5repack)."
             )
 
     def require_steps(self, episode: str, place: str, shape: tuple[int, ...], steps: int) -> None:

@@ -102,7 +102,9 @@ class ShardedSampler(Sampler):
         return self._order_digest
 
     def next_order_digest(self) -> str:
-        """Return `order_digest` of the next pass, which this draws and the next iteration delivers."""
+        """Return `order_digest` of the next pass, which this draws and the next
+        iteration delivers.
+        """
         number, offset = self.next_pass, self.next_offset
         self._begin(number)
         self.next_pass, self.next_offset = number, offset

@@ -20,7 +20,9 @@ _RAGGED = "/ragged_row_lengths_0"
 
 @lru_cache(maxsize=1)
 def example_class() -> Any:
-    """Return the message class of an Example, wire-compatible with tensorflow/core/example/*.proto."""
+    """Return the message class of an Example, wire-compatible with
+    tensorflow/core/example/*.proto.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -122,7 +124,9 @@ class EpisodeParser:
             self.columns[name] = _column(key, (steps if of_steps else whole)[plain], of_steps)
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """Return the values of an episode. Raises RecordError for what differs from the metadata."""
+        """Return the values of an episode. Raises RecordError for what differs from the
+        metadata.
+        """
         features = parsed_example(serialized).features.feature
         return {name: column.read(features) for name, column in self.columns.items()}
 

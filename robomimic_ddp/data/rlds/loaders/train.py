@@ -95,7 +95,9 @@ class RLDSTrainLoader(RLDSLoader):
         return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
-        """Return what `seek` needs: the same on every rank, four numbers for each change of ranks."""
+        """Return what `seek` needs: the same on every rank, four numbers for each
+        change of ranks.
+        """
         segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
@@ -179,7 +181,9 @@ class RLDSTrainLoader(RLDSLoader):
             yield batch
 
     def order_digest(self) -> str:
-        """Return a hex digest of the order of all ranks in the current pass: equal on every rank."""
+        """Return a hex digest of the order of all ranks in the current pass: equal on
+        every rank.
+        """
         row = self._schedule.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
@@ -187,7 +191,9 @@ class RLDSTrainLoader(RLDSLoader):
         return digest.hexdigest()
 
     def index_stream_digest(self) -> str:
-        """Return a hex digest of what this rank reads in the current pass: differs between ranks."""
+        """Return a hex digest of what this rank reads in the current pass: differs
+        between ranks.
+        """
         return self._plan_of(self._part).digest()
 
     def describe_share(self) -> str:

@@ -149,7 +149,9 @@ def available_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> li
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
-    """Return the schema's entry for an observation key if the dataset has it, else the key's name."""
+    """Return the schema's entry for an observation key if the dataset has it, else the
+    key's name.
+    """
     if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
@@ -232,7 +234,9 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     condition: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """Return the filter with its feature as `EpisodeParser` names it; None if optional and missing."""
+    """Return the filter with its feature as `EpisodeParser` names it; None if optional
+    and missing.
+    """
     if condition is None:
         return None
     whole = episode_features(features)

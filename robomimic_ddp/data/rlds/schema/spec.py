@@ -86,7 +86,9 @@ def packaged() -> list[str]:
 
 
 def load_schema(name: str = DEFAULT) -> Schema:
-    """Return the schema `name`: one of the package's, or a path to a YAML file. Raises ConfigError."""
+    """Return the schema `name`: one of the package's, or a path to a YAML file. Raises
+    ConfigError.
+    """
     if name in packaged():
         return _loaded(FOLDER / f"{name}.yaml")
     path = paths.expanded(name)
