@@ -69,9 +69,7 @@ class Structure:
         return item
 
     def names(self, place: str) -> list[str]:
-        """Return the names in the group at `place`, invalid UTF-8 escaped; empty if there is no
-        group.
-        """
+        """Return the names in the group at `place`, invalid UTF-8 escaped; [] without a group."""
         group = self.group(place)
         with _reading(f"{self.path}: {place!r}"):
             names = [] if group is None else list(group)
@@ -138,9 +136,7 @@ class Structure:
             return [name.decode() for name in dataset[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
-        """Return the shape of the dataset at `place`, or None. Raises DataError if it is not
-        numeric.
-        """
+        """Return the shape of the dataset at `place`, or None. Raises DataError unless numeric."""
         dataset = self.find(place)
         if dataset is None:
             return None

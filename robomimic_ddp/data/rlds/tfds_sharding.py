@@ -133,9 +133,7 @@ class _Shares:
         return [value for value in values if isinstance(value, self.tf.data.Dataset)]
 
     def _comes_from(self, dataset: Any, sources: list[Any]) -> bool:
-        """Return whether `dataset` is one of `sources`, or made from one by map, filter, repeat,
-        ...
-        """
+        """Return whether `dataset` is one of `sources`, or made of one by map, filter, ..."""
         wanted, todo, seen = {id(source) for source in sources}, [dataset], set()
         while todo:
             source = todo.pop()

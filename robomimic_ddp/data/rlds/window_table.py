@@ -111,7 +111,5 @@ def the_plan(plan: PassPlan, part: int) -> PassPlan:
 
 
 def batch_codes(quotas: Quotas, number: int, begun: int, first: int, count: int) -> np.ndarray:
-    """Return `Quotas.groups` of dataset `number`; `first` is counted from `begun`
-    windows before.
-    """
+    """Return `Quotas.groups` of dataset `number`, from `first`, counted from `begun` before."""
     return quotas.groups(number, first - begun, count)

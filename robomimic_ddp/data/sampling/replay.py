@@ -63,9 +63,7 @@ class _Recorded(Wrapped):
         return None if is_stateless(self.sampler) else self.lengths[:iterations]
 
     def bring_to(self, lengths: list[int]) -> None:
-        """Iterate the sampler until it has had iterations of these `lengths`; restore
-        the streams.
-        """
+        """Iterate the sampler for iterations of these `lengths`; restore the streams."""
         with rng.kept():
             for count in lengths[len(self.lengths) :]:
                 for _ in self if count == _WHOLE else islice(self, count):
@@ -111,9 +109,7 @@ class ReplayedLoader(Wrapped):
         self._last = None
 
     def position(self) -> dict[str, Any]:
-        """Return what `seek` needs. Between iterations the random streams suffice,
-        saved elsewhere.
-        """
+        """Return what `seek` needs. Between iterations the saved random streams suffice."""
         live, recorded = self._live(), self._recorded
         if self._next is not None:
             return self._next

@@ -95,16 +95,12 @@ class ShardedSampler(Sampler):
         return f"{len(self._share)} samples, the first of them {first or 'none'}"
 
     def order_digest(self) -> str:
-        """Return the hex SHA-256 of the whole order of the current pass: must be equal on every
-        rank.
-        """
+        """Return the hex SHA-256 of the order of the current pass: equal on every rank."""
         self._begin_if_none()
         return self._order_digest
 
     def next_order_digest(self) -> str:
-        """Return `order_digest` of the next pass, which this draws and the next
-        iteration delivers.
-        """
+        """Return `order_digest` of the next pass, which this draws."""
         number, offset = self.next_pass, self.next_offset
         self._begin(number)
         self.next_pass, self.next_offset = number, offset

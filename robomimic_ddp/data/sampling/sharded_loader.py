@@ -118,9 +118,7 @@ class ShardedLoader(Wrapped):
         )
 
     def index_stream_digest(self, count: int | None = None) -> str:
-        """Return a hex digest of this rank's first `count` (None: all) indices of the
-        current pass.
-        """
+        """Return a hex digest of this rank's first `count` (None: all) indices of the pass."""
         return self.sampler.digest(count)
 
 

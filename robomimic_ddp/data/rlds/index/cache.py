@@ -160,9 +160,7 @@ def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
 
 
 def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
-    """Yield (numbers of files, index) of a stopped job's parts whose files have not
-    changed since.
-    """
+    """Yield (numbers of files, index) of a stopped job's parts that are still valid."""
     for path in sorted(parts.glob("*.npz")):
         with suppress(FileNotFoundError):  # another job has finished meanwhile
             written = path.stat().st_mtime

@@ -124,9 +124,7 @@ class EpisodeParser:
             self.columns[name] = _column(key, (steps if of_steps else whole)[plain], of_steps)
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """Return the values of an episode. Raises RecordError for what differs from the
-        metadata.
-        """
+        """Parse an episode. Raises RecordError for what differs from the metadata."""
         features = parsed_example(serialized).features.feature
         return {name: column.read(features) for name, column in self.columns.items()}
 

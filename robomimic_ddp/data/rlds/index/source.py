@@ -35,9 +35,7 @@ def is_rlds_folder(path: str | None) -> bool:
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """Return `data_path/name/version` (None: the newest), or `data_path` itself. Raises
-    DataError.
-    """
+    """Return `data_path/name/version` (None: newest), or `data_path` itself. Raises DataError."""
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(

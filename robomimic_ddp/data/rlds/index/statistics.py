@@ -124,9 +124,7 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
 
 
 def sampled_steps(actions: np.ndarray) -> np.ndarray:
-    """Return of actions [T, A] float32 [QUANTILE_STEPS, A] at evenly spaced steps;
-    zeros for T = 0.
-    """
+    """Return actions [T, A] at evenly spaced steps, float32 [QUANTILE_STEPS, A]; 0 for T = 0."""
     length = len(actions)
     if not length:
         return np.zeros((QUANTILE_STEPS, actions.shape[1]), np.float32)
@@ -135,9 +133,7 @@ def sampled_steps(actions: np.ndarray) -> np.ndarray:
 
 
 def moments(values: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return of values [T, D] mean, sqdiff, min, max, float64 [D]; zeros and infinities
-    for T = 0.
-    """
+    """Return mean, sqdiff, min, max of [T, D], float64 [D]; zeros and infinities for T = 0."""
     values = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         mean = values.sum(0) / max(len(values), 1)

@@ -18,9 +18,7 @@ _BYTES_OF_A_ROW = 128
 
 
 def window_bytes(dataset: RLDSDataset) -> float:
-    """Return the expected bytes of a window of `dataset` in the shuffle buffer: encoded frames,
-    numbers.
-    """
+    """Return the expected bytes of a window of `dataset` in the shuffle buffer."""
     fields, shape = dataset.fields, dataset.shape
     steps = flat_features(dataset.source.features["steps"].feature)
     stored = sum(type(feature).__name__ == "Image" for feature in steps.values())

@@ -48,9 +48,7 @@ class _MixtureLoader:
         return batch
 
     def index_stream_digest(self) -> str:
-        """Return a hex digest of what this rank reads in the current passes: differs
-        between ranks.
-        """
+        """Return a hex digest of what this rank reads in the current passes."""
         digests = "".join(member.index_stream_digest() for member in self.members)
         return hashlib.sha256(digests.encode()).hexdigest()
 

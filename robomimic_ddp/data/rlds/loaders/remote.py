@@ -143,9 +143,7 @@ _starting = threading.Lock()
 
 
 def reader_of_rank() -> Reader:
-    """Return the process that reads for this one, for all its loaders; a new one if
-    that has ended.
-    """
+    """Return the process that reads for this one; a new one if that has ended."""
     with _starting:
         if not _running or not _running[-1].can_be_asked:
             _running[:] = [Reader()]

@@ -95,9 +95,7 @@ class RLDSTrainLoader(RLDSLoader):
         return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
-        """Return what `seek` needs: the same on every rank, four numbers for each
-        change of ranks.
-        """
+        """Return what `seek` needs, equal on all ranks: four numbers for each change of ranks."""
         segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
@@ -168,9 +166,7 @@ class RLDSTrainLoader(RLDSLoader):
             ).on_all_ranks()
 
     def __len__(self) -> int:
-        """Return the full batches of every rank in the current pass, or in its rest since a new
-        segment.
-        """
+        """Return every rank's full batches in the pass, or in its rest since a new segment."""
         return self._schedule.batches_in(self._part)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -181,9 +177,7 @@ class RLDSTrainLoader(RLDSLoader):
             yield batch
 
     def order_digest(self) -> str:
-        """Return a hex digest of the order of all ranks in the current pass: equal on
-        every rank.
-        """
+        """Return a hex digest of the order of all ranks in the current pass, equal on all."""
         row = self._schedule.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
@@ -191,9 +185,7 @@ class RLDSTrainLoader(RLDSLoader):
         return digest.hexdigest()
 
     def index_stream_digest(self) -> str:
-        """Return a hex digest of what this rank reads in the current pass: differs
-        between ranks.
-        """
+        """Return a hex digest of what this rank reads in the current pass."""
         return self._plan_of(self._part).digest()
 
     def describe_share(self) -> str:

@@ -12,9 +12,7 @@ FILE_ORDER, EPISODE_ORDER, PIECE_ORDER, WINDOW_PICK, SHUFFLE = range(5)
 
 
 def random_keys(count: int, *seed: int) -> np.ndarray:
-    """Return `count` random uint64, a pure function of `seed`: raw bits, equal in all numpy
-    versions.
-    """
+    """Return `count` random uint64, a function of `seed`: raw bits, equal in all numpy versions."""
     return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
 
 
@@ -24,9 +22,7 @@ def permutation(count: int, *seed: int) -> np.ndarray:
 
 
 def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """Return the episodes in the order of this pass, int64 [E]: files shuffled, then the episodes
-    of each.
-    """
+    """Return the episodes in the order of this pass, int64 [E]: shuffled by file, then in each."""
     files, position = np.unique(file_of_episode, return_inverse=True)
     rank_of_file = permutation(len(files), seed, pass_number, FILE_ORDER)
     within = random_keys(len(file_of_episode), seed, pass_number, EPISODE_ORDER)

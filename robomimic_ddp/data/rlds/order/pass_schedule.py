@@ -156,9 +156,7 @@ class PassSchedule:
         return self._in_order(joined(rest))
 
     def followed_by(self, segment: Segment, batches: int) -> PassSchedule:
-        """Return the schedule of the next segment, if this one ends after `batches` of
-        each rank.
-        """
+        """Return the schedule of the next segment, after `batches` of each rank in this one."""
         return PassSchedule(
             *self._table,
             self.seed,

@@ -22,9 +22,7 @@ class Shuffle:
         self._filled = buffer if buffer > 1 else 0
 
     def _keys(self, start: int, stop: int) -> np.ndarray:
-        """Return for the windows [start, stop) the place of leaving and random bits for ties,
-        uint64.
-        """
+        """Return the places of leaving of the windows [start, stop), with random bits for ties."""
         generator = np.random.PCG64(np.random.SeedSequence(self.seed))
         raw = generator.advance(start).random_raw(max(stop - start, 0))
         delay = ((raw >> np.uint64(32)) * np.uint64(self.spread)) >> np.uint64(32)
@@ -34,9 +32,7 @@ class Shuffle:
         return (place.astype(np.uint64) << np.uint64(_TIE_BITS)) | ties
 
     def _around(self, start: int, stop: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the first window that may leave at [start, stop); keys and places from it to
-        `stop`.
-        """
+        """Return the first window that may leave at [start, stop); keys and places from it on."""
         first = max(0, start - self.spread)
         keys = self._keys(first, min(stop, self.count))
         return first, keys, (keys >> np.uint64(_TIE_BITS)).astype(np.int64)

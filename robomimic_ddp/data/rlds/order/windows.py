@@ -35,9 +35,7 @@ class WindowShape:
         return 0 if self.pad_frame_stack else self.frame_stack - 1
 
     def count(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the windows of episodes of `lengths` [E] steps; 0 if shorter than an unpadded
-        window.
-        """
+        """Return the windows of episodes of `lengths` [E] steps; 0 if one is too short."""
         lost = self.first + (0 if self.pad_seq_length else self.seq_length - 1)
         return np.maximum(np.asarray(lengths, np.int64) - lost, 0)
 
@@ -48,9 +46,7 @@ def windows_per_pass(counts: np.ndarray, subsample_length: int | None) -> np.nda
 
 
 def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """Return a number in [0, counts) per episode, int64 [E], from (seed, pass); see
-    `picked_windows`.
-    """
+    """Return a number in [0, counts) per episode, int64 [E]; see `picked_windows`."""
     keys = random_keys(len(counts), seed, pass_number, WINDOW_PICK)
     return (keys % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
 

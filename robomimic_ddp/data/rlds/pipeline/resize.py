@@ -33,9 +33,7 @@ Spans = tuple[np.ndarray, np.ndarray]
 
 
 def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.ndarray) -> None:
-    """Resize uint8 [h, w, 3] into `out` of size `target`, by TensorFlow's operation for the filter
-    `name`.
-    """
+    """Resize uint8 [h, w, 3] into `out` of size `target` by TensorFlow's filter `name`."""
     height, width, _ = frame.shape
     if (height, width) == target:
         out[...] = frame
@@ -126,9 +124,7 @@ def _along(values: np.ndarray, starts: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 def _neighbours(size: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return two inputs and the second's share of TensorFlow's ResizeBilinear with half-pixel
-    centres.
-    """
+    """Return two inputs, and the share of the second, of TensorFlow's ResizeBilinear."""
     scale = np.float32(size) / np.float32(wanted)
     place = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     low = np.floor(place)

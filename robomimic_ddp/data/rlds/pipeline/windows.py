@@ -26,9 +26,7 @@ class Window(NamedTuple):
 
 
 def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers: Any) -> list:
-    """Return the Windows `numbers` [N] of an episode. record: its row of `Block.records`. Raises
-    RecordError.
-    """
+    """Return the Windows `numbers` [N] of an episode, with its row of `Block.records`."""
     _, _, per_pass, count, pick, _ = record
     shape, fields = settings.shape, settings.fields
     episode = settings.parse(serialized)

@@ -12,9 +12,7 @@ from robomimic_ddp.errors import DataError
 
 
 def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
-    """Return step features by slash-separated name: {"observation/wrist_image_left":
-    feature, ...}.
-    """
+    """Return step features by name: {"observation/wrist_image_left": feature, ...}."""
     flat: dict[str, Any] = {}
     for name, feature in steps.items():
         if hasattr(feature, "items"):
@@ -25,9 +23,7 @@ def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def step_features(features: Any, where: str) -> dict[str, Any]:
-    """Return the step features of an RLDS dataset, by name. Raises DataError for
-    another dataset.
-    """
+    """Return the step features of an RLDS dataset. Raises DataError for another dataset."""
     if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
         raise DataError(
             f"{where} is not an RLDS dataset: its features are {sorted(features)}, and RLDS keeps "

@@ -149,9 +149,7 @@ def available_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> li
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
-    """Return the schema's entry for an observation key if the dataset has it, else the
-    key's name.
-    """
+    """Return the schema's entry for a key if the dataset has it, else one with the key's name."""
     if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
@@ -234,9 +232,7 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     condition: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """Return the filter with its feature as `EpisodeParser` names it; None if optional
-    and missing.
-    """
+    """Return the filter with `EpisodeParser`'s name; None if optional and missing."""
     if condition is None:
         return None
     whole = episode_features(features)
@@ -248,8 +244,8 @@ def _find_filter(
             return None
         both = {**whole, **steps}
         raise DataError(
-            f"{where}: schema {schema} filters by `{condition.feature}`, which the dataset does not "
-            f"have.{nearest(condition.feature, both)} Found {listed(both)}."
+            f"{where}: schema {schema} filters by `{condition.feature}`, which the dataset does "
+            f"not have.{nearest(condition.feature, both)} Found {listed(both)}."
         )
     text = not is_number(among[place])
     if tuple(among[place].shape) or text != isinstance(condition.value, str):

@@ -11,9 +11,7 @@ from robomimic_ddp.data.rlds.schema.spec import Filter
 
 
 def passes(condition: Filter, episode: Mapping[str, Any]) -> bool:
-    """Return whether an episode passes. Of a step feature the last step counts; without steps:
-    False.
-    """
+    """Return whether an episode, by its last step, passes; without steps: False."""
     value = episode[condition.feature]
     if not condition.feature.startswith(OF_EPISODE):
         if not len(value):

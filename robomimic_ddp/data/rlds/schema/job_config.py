@@ -25,9 +25,7 @@ def setting(config: Any, dotted: str) -> Any:
 
 
 def dataset_names(config: Any) -> list[str]:
-    """Return `train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid
-    name.
-    """
+    """Return `train.dataset_names` as a list. Raises ConfigError."""
     names = setting(config, "train.dataset_names")
     names = [names] if isinstance(names, str) else names
     if not is_list(names) or not names or not all(isinstance(n, str) and n for n in names):

@@ -127,9 +127,7 @@ def _quaternion_to_matrix(quaternion: Sequence) -> list[list]:
 
 
 def _matrix_to_quaternion(m: list[list]) -> list:
-    """Return (x, y, z, w) with w >= 0, from the largest of the four: no cancellation (Shepperd
-    1978).
-    """
+    """Return (x, y, z, w), w >= 0, from the largest: no cancellation (Shepperd 1978)."""
     x, y, z = m[0][0], m[1][1], m[2][2]
     pairs = {(i, j): m[i][j] for i in range(3) for j in range(3)}
     choices = [
@@ -167,9 +165,7 @@ def _quaternion_to_axis_angle(quaternion: Sequence) -> list:
 
 
 def _matrix_to_euler(m: list[list], order: str) -> list:
-    """Return the angles of `order`, the middle one within [-pi/2, pi/2]; at its ends the third turn
-    is 0.
-    """
+    """Return the angles, the middle one within [-pi/2, pi/2]; at its ends the third is 0."""
     fixed = order.islower()
     p, q, r = (_AXES.index(axis) for axis in (order[::-1] if fixed else order.lower()))
     even = 1 if (q - p) % 3 == 1 else -1

@@ -86,9 +86,7 @@ def packaged() -> list[str]:
 
 
 def load_schema(name: str = DEFAULT) -> Schema:
-    """Return the schema `name`: one of the package's, or a path to a YAML file. Raises
-    ConfigError.
-    """
+    """Return the package's schema `name`, or that of a YAML file. Raises ConfigError."""
     if name in packaged():
         return _loaded(FOLDER / f"{name}.yaml")
     path = paths.expanded(name)
