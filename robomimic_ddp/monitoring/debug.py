@@ -45,8 +45,8 @@ def _data(loader: Any) -> Iterator[str]:
         yield "a stream without length"
     if hasattr(loader, "describe_share"):
         yield f"(this rank has {loader.describe_share()})"
-    if hasattr(loader, "index_stream_digest"):
-        yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
+    if hasattr(loader, "digest"):
+        yield f"(this rank's order: {loader.digest()[:12]})"
 
 
 class Printer(StepHook):

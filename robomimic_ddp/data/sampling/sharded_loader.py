@@ -117,10 +117,6 @@ class ShardedLoader(Wrapped):
             f"{sampler.size} samples{split}"
         )
 
-    def index_stream_digest(self, count: int | None = None) -> str:
-        """Return a hex digest of this rank's first `count` (None: all) indices of the pass."""
-        return self.sampler.digest(count)
-
 
 class ShardedValidLoader:
     """The validation samples in one order, the same at every epoch (so that losses are comparable),
@@ -160,7 +156,3 @@ class ShardedValidLoader:
     def samples_delivered(self) -> int:
         """Validation samples of this rank delivered so far, over all epochs."""
         return sum(loader.samples_delivered for loader in self._loaders.values())
-
-    def index_stream_digest(self, count: int | None = None) -> str:
-        """Return a hex digest of this rank's first `count` dataset indices of a full traversal."""
-        return self.limited(None).index_stream_digest(count)

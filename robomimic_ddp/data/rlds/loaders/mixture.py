@@ -47,11 +47,6 @@ class _MixtureLoader:
         batch["index"] += self.dataset.first_index[number]
         return batch
 
-    def index_stream_digest(self) -> str:
-        """Return a hex digest of what this rank reads in the current passes."""
-        digests = "".join(member.index_stream_digest() for member in self.members)
-        return hashlib.sha256(digests.encode()).hexdigest()
-
 
 class MixtureTrainLoader(_MixtureLoader):
     """One rank's endless stream, with the windows of each dataset by `Quotas`, so that ranks are
@@ -137,7 +132,12 @@ class MixtureTrainLoader(_MixtureLoader):
         shares = [(member.dataset.name, member.describe_share()) for member in self.members]
         return "; ".join(f"{name}: {share}" for name, share in shares)
 
-    telling_digest = _MixtureLoader.index_stream_digest
+    def digest(self) -> str:
+        """Return a hex digest of what this rank reads in the current passes."""
+        digests = "".join(member.digest() for member in self.members)
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    telling_digest = digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:

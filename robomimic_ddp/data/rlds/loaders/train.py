@@ -184,7 +184,7 @@ class RLDSTrainLoader(RLDSLoader):
             digest.update(column.tobytes())
         return digest.hexdigest()
 
-    def index_stream_digest(self) -> str:
+    def digest(self) -> str:
         """Return a hex digest of what this rank reads in the current pass."""
         return self._plan_of(self._part).digest()
 
@@ -199,7 +199,7 @@ class RLDSTrainLoader(RLDSLoader):
             f"{', '.join(names[:_MOST_NAMES])}{rest}"
         )
 
-    telling_digest = index_stream_digest
+    telling_digest = digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:

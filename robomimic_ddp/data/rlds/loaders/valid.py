@@ -84,7 +84,3 @@ class RLDSValidLoader(Limited, RLDSLoader):
 
     def _start(self) -> tuple[int, int]:
         return 0, 0
-
-    def index_stream_digest(self) -> str:
-        """Return a hex digest of which windows this rank reads."""
-        return self._plan.digest()

@@ -71,7 +71,6 @@ class Schema:
     language: Entry | None
     success: Filter | None
     filters: tuple[Filter, ...] = ()
-    control_hz: float | None = None
     suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -139,7 +138,6 @@ def parse_schema(tree: Any, where: str) -> Schema:
         filters=tuple(
             _filter(condition, f"{where}: filters[{n}]") for n, condition in enumerate(filters)
         ),
-        control_hz=tree.get("control_hz"),
         suggested=suggested,
     )
 
