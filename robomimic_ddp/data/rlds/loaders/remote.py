@@ -26,6 +26,8 @@ from robomimic_ddp.errors import DataError
 
 _MODULE = "robomimic_ddp.data.rlds.pipeline.process"
 _END_SECONDS = 5.0
+_ANSWER_BYTES = 2**16
+"""Of an answer that arrive at once: each call lets other threads of Python run for milliseconds."""
 
 
 class Delivered(NamedTuple):
@@ -120,7 +122,7 @@ class Reader:
                     freed = [self._freed.popleft() for _ in range(len(self._freed))]
                     request = (*request, freed)
                 send(self._channel, request, descriptors)
-                return receive(self._channel) if answered else None
+                return receive(self._channel, _ANSWER_BYTES) if answered else None
             except (EOFError, OSError) as error:
                 raise self._ended() from error
 

@@ -107,18 +107,21 @@ def send(channel: socket.socket, message: Any, descriptors: tuple[int, ...] = ()
     """Send a message, and descriptors. Raises OSError where the other end is closed."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     data = len(data).to_bytes(_HEAD_BYTES, "little") + data
-    # One call where there is room: each lets other threads of Python run for some milliseconds.
     sent = socket.send_fds(channel, [data], descriptors) if descriptors else channel.send(data)
     channel.sendall(memoryview(data)[sent:])
 
 
-def receive(channel: socket.socket) -> tuple[Any, list[int]]:
-    """Wait for a message and its descriptors. Raises EOFError where the other end is closed."""
-    head, descriptors, *_ = socket.recv_fds(channel, _HEAD_BYTES, 4)
-    head += _exactly(channel, _HEAD_BYTES - len(head)) if head else b""
-    if not head:
+def receive(channel: socket.socket, at_once: int = _HEAD_BYTES) -> tuple[Any, list[int]]:
+    """Wait for a message and its descriptors. at_once: bytes of the first call, more than the head
+    where no other message can follow. Raises EOFError where the other end is closed.
+    """
+    data, descriptors, *_ = socket.recv_fds(channel, at_once, 4)
+    if not data:
         raise EOFError
-    return pickle.loads(_exactly(channel, int.from_bytes(head, "little"))), descriptors
+    data += _exactly(channel, max(0, _HEAD_BYTES - len(data)))
+    head, body = data[:_HEAD_BYTES], data[_HEAD_BYTES:]
+    body += _exactly(channel, int.from_bytes(head, "little") - len(body))
+    return pickle.loads(body), descriptors
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:
