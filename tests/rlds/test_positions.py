@@ -54,7 +54,7 @@ def test_delivered_windows_are_neither_read_again_nor_decoded(load):
     stream(whole, 20)
     resumed = make_loader(train, 3, 0, 1, 7)
     resumed.seek(whole.position(), 1, 1)
-    part, taken = resumed._place()
+    part, taken = resumed._start()
     plan = resumed._plan_of(part)
     read = plan.block(plan.block_of(taken), taken).records
     stream(resumed, 2)
