@@ -123,7 +123,7 @@ class RLDSLoader:
         except RecordError as error:
             raise DataError(
                 f"reading failed while rank {self.rank} was loading {self.dataset.source.folder}.\n"
-                f"{_place_of(error, self.dataset)} ({error}). Copy or prepare that file again. To "
+                f"{_describe_fault(error, self.dataset)} ({error}). Copy or prepare that file again. To "
                 "train without it: `robomimic-ddp prepare-data --skip-corrupt` writes the dataset "
                 "without episodes that cannot be read or decoded; or, where the record itself is "
                 "damaged, delete the dataset's index from train.data_cache_dir (and the folder "
@@ -155,7 +155,7 @@ class RLDSLoader:
         raise NotImplementedError
 
 
-def _place_of(error: RecordError, dataset: RLDSDataset) -> str:
+def _describe_fault(error: RecordError, dataset: RLDSDataset) -> str:
     """Return what cannot be read: the episode of `dataset`, or a frame in it."""
     row, step = dataset.episode_of(error.window)
     episode = dataset.describe_episode(row)
