@@ -123,11 +123,11 @@ class RLDSLoader:
         except RecordError as error:
             raise DataError(
                 f"reading failed while rank {self.rank} was loading {self.dataset.source.folder}.\n"
-                f"{_describe_fault(error, self.dataset)} ({error}). Copy or prepare that file again. To "
-                "train without it: `robomimic-ddp prepare-data --skip-corrupt` writes the dataset "
-                "without episodes that cannot be read or decoded; or, where the record itself is "
-                "damaged, delete the dataset's index from train.data_cache_dir (and the folder "
-                "`index` of a prepared set) and set ddp.skip_corrupt=true."
+                f"{_describe_fault(error, self.dataset)} ({error}). Copy or prepare that file "
+                "again. To train without it: `robomimic-ddp prepare-data --skip-corrupt` writes "
+                "the dataset without episodes that cannot be read or decoded; or, where the record "
+                "itself is damaged, delete the dataset's index from train.data_cache_dir (and the "
+                "folder `index` of a prepared set) and set ddp.skip_corrupt=true."
             ) from error
         if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
             batch = self._embedded(batch)
