@@ -41,8 +41,8 @@ def train(host: Host, fault: str, config: Path) -> Result:
     "fault, words",
     [
         ("killed", ["rank 1: ", "was ended by the signal SIGKILL", "lack of memory"]),
-        ("cut off", ["tfrecord-0000", "its record is damaged, cut off or missing"]),
-        ("damaged", ["tfrecord-0000", "its record is damaged, cut off or missing"]),
+        ("cut off", ["tfrecord-0000", "its record cannot be used"]),
+        ("damaged", ["tfrecord-0000", "its record cannot be used"]),
         ("no pictures", ["tfrecord-0000", "step ", "cannot be decoded"]),
         ("no memory", ["rank 1: ", "reads data failed: OSError", "smaller batch need less memory"]),
     ],
