@@ -1,6 +1,6 @@
 """Compute octo's dataset statistics once, and not on every rank.
 
-Its `get_dataset_statistics` reads the whole dataset, and writes a JSON file beside it, in place,
+Its `get_dataset_statistics` reads the whole dataset, and writes a JSON file next to it, in place,
 which another rank might read meanwhile.
 """
 

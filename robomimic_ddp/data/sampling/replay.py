@@ -30,7 +30,7 @@ class _Recorded(Wrapped):
         """Number of indices of each iteration; `_WHOLE` for a complete one."""
         self.indices = array("q")
         self.random_state: dict[str, Any] | None = None
-        """Of the streams when the newest iteration began, which is when its first index is asked
+        """State of the streams when the newest iteration began, which is when its first index is asked
         for: of several loaders, after all of their iterations were made.
         """
         self.start_from: dict[str, Any] | None = None

@@ -43,7 +43,7 @@ _FILES = "files"
 IN_SET = "index"
 """The folder of a prepared set with the indices that `prepare-data` has made."""
 _PART_BYTES = 2**30
-"""Of record files in a part of the index, which a stopped job does not read again."""
+"""Record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
 """More are limited by the disk."""
 

@@ -95,7 +95,7 @@ def _require_known_classes(content: Any) -> None:
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset on disk. skip_missing: missing files are no error, but counted."""
+    """One dataset on disk. skip_missing: missing files are counted, and not an error."""
 
     folder: Path
     skip_missing: bool = False
@@ -214,7 +214,7 @@ class Source:
 
     @cached_property
     def left_out(self) -> dict[int, list[int]]:
-        """Of a prepared set: number of a file -> numbers of records that it lacks."""
+        """For a prepared set: number of a file -> numbers of records that it lacks."""
         lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
         return {int(file): numbers for file, numbers in lost.items()}
 

@@ -11,7 +11,7 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.schema.features import flat_features
 
 LARGEST_SHARE = 0.5
-"""Of the machine's memory: nets, page cache and batches need the rest."""
+"""Share of the machine's memory: nets, page cache and batches need the rest."""
 _BYTES_OF_A_TEXT = 24
 _BYTES_OF_A_ROW = 128
 """Overhead of a window in the shuffle buffer, a dict."""

@@ -27,7 +27,7 @@ from robomimic_ddp.errors import DataError
 _MODULE = "robomimic_ddp.data.rlds.pipeline.process"
 _END_SECONDS = 5.0
 _ANSWER_BYTES = 2**16
-"""Of an answer that arrive at once: each call lets other threads of Python run for milliseconds."""
+"""Bytes of an answer that are read at once: at each call other threads run for milliseconds."""
 
 
 class Delivered(NamedTuple):
@@ -57,7 +57,7 @@ class Reader:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     @property

@@ -1,6 +1,6 @@
 """The filters of `resize`, compiled by numba. Without numba this module cannot be imported.
 
-A frame is filtered in tiles of VECTOR output rows, so that what lies between the passes stays in
+A frame is filtered in tiles of VECTOR output rows, so that what is between the passes stays in
 the processor's cache: rows are filtered, the tile is transposed, columns are filtered with the
 tile's rows as lanes of vectors, and the result is transposed back. LLVM finds no such vectors in
 plain loops, so the two inner blocks are written in its language.
@@ -30,7 +30,7 @@ _kept = threading.local()
 
 class CompiledFilter:
     """`resize.filter_in_numpy`, compiled. numba keeps the code in NUMBA_CACHE_DIR, else in
-    `folder`, else beside this file or in the user's cache; where none can be written, each process
+    `folder`, else next to this file or in the user's cache; where none can be written, each process
     compiles.
     """
 

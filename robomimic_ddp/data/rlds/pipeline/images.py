@@ -16,7 +16,7 @@ _JPEG = b"\xff\xd8\xff"
 _FORMATS = ("PNG", "GIF", "BMP")
 _kept = threading.local()
 _MOST_PIXELS = 2**27
-"""Of a frame whose size the metadata leaves open: a few bytes may declare four billion."""
+"""For a frame whose size the metadata leaves open: a few bytes may declare four billion."""
 _CUT_OFF = "Premature end"
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 

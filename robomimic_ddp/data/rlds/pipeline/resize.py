@@ -21,7 +21,7 @@ from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE, DEFAULTS
 
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
 _CODE = f"{DEFAULT_CACHE}/compiled"
-"""Where numba keeps code: beside the indices by default. Not in train.data_cache_dir, which others
+"""Where numba keeps code: next to the indices by default. Not in train.data_cache_dir, which others
 may write to: who writes there could have this process run code.
 """
 _PLAIN = "bilinear"

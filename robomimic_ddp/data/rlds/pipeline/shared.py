@@ -22,7 +22,7 @@ _ALIGNED = 64
 _GRAIN = 2**18
 
 Layout = list[tuple[str, str, tuple[int, ...], int]]
-"""Of each array: name, dtype, shape, and byte offset."""
+"""For each array: name, dtype, shape, and byte offset."""
 OBS = "obs/"
 """Prefix of names of observations in a batch."""
 
