@@ -30,8 +30,8 @@ class _Recorded(Wrapped):
         """Number of indices of each iteration; `_WHOLE` for a complete one."""
         self.indices = array("q")
         self.random_state: dict[str, Any] | None = None
-        """State of the streams when the newest iteration began, which is when its first index is asked
-        for: of several loaders, after all of their iterations were made.
+        """State of the streams when the newest iteration began, which is when its first index is
+        asked for: of several loaders, after all of their iterations were made.
         """
         self.start_from: dict[str, Any] | None = None
         """Return the state of the streams in which the next iteration begins; None: as they are."""
