@@ -80,6 +80,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.output is not None:
         figures.require_format(args.output)
     speeds = list(report.compare(_measure(args)))
+    say("")
     for line in report.lines(speeds):
         say(line)
     base = report.ranks_text(args.ranks[0])

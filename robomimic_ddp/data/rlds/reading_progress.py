@@ -23,8 +23,3 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
     shown = {"desc": what, "unit": "B", "unit_scale": True, "file": sys.stderr, **waits}
     with tqdm(total=total, disable=not total, **shown) as bar:
         yield bar.update
-
-
-def gb(count: float) -> str:
-    """Return a number of bytes for people."""
-    return f"{count / 1e9:.3g} GB"
