@@ -13,7 +13,7 @@ LINE_SECONDS = 30.0
 
 @contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
-    """For the block: a function that takes numbers of bytes that were read, of `total`. Shows
+    """Yield a function that takes numbers of bytes that were read, of `total`. Shows
     progress, speed and the time left on stderr; nothing for a total of 0.
     """
     from tqdm import tqdm
