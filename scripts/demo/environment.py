@@ -30,7 +30,7 @@ def see(simulator: ReachSimulator, keys: Iterable[str]) -> dict[str, np.ndarray]
 
 def act(simulator: ReachSimulator, action: np.ndarray) -> None:
     """Take an action [10]: position and 6-D rotation in metres, gripper from 0 to 1."""
-    angles = convert(action[3:9], "rot_6d", "euler_xyz", np)
+    angles = convert(action[3:9], "rot_6d", "euler_xyz")
     simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
 
 

@@ -59,7 +59,7 @@ def test_an_expert_succeeds_in_the_hosts_environment(monkeypatch):
         while not env.is_done():
             simulator = env.env.simulator
             goal, gripper = command(simulator, simulator.block[:2], 0.03)
-            turn = convert(goal[3:], "euler_xyz", "rot_6d", np)
+            turn = convert(goal[3:], "euler_xyz", "rot_6d")
             moment, reward, _, _ = env.step(np.concatenate([goal[:3], turn, [gripper]]))
         assert env.is_success() == {"task": True} and reward == 1.0
         assert moment[camera].shape == (2, 8, 16, 3) and moment[camera].dtype == np.uint8
