@@ -104,7 +104,7 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
         yield Entry(path, line, why=why)
     for function in functions[:1]:
         if path.startswith("../"):
-            why = f"{function.name} trains outside the package, whose files alone are edited"
+            why = f"{function.name} trains outside the package: robomimic-ddp apply FILE edits it"
             yield Entry(path, function.lineno, why=why)
         else:
             yield Entry(path, function.lineno, function.name)

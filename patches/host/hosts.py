@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,15 +41,24 @@ _SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
 @dataclass(frozen=True)
 class Host:
     """A host's package folder (`package`, absolute), and the folder that a diff's paths start
-    from. `patched`: files that are read as these bytes, in place of those on disk.
+    from. `patched`: files that are read as these bytes, in place of those on disk. `scripts`: where
+    `package` is a plain folder, the files in it that train over an installed robomimic.
     """
 
     package: Path
     root: Path
     patched: Mapping[str, bytes] = field(default_factory=dict)
+    scripts: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The package's name, or the scripts'."""
+        return " and ".join(self.scripts) or self.package.name
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Files that match any of the glob `patterns`; both relative to the package."""
+        if self.scripts:  # nothing else in their folder is the host's
+            return list(self.scripts) if {*TRAIN_SCRIPTS, "**/*.py"} & {*patterns} else []
         matches = (path for pattern in patterns for path in self.package.glob(pattern))
         paths = {path for path in matches if path.is_file()}
         plain = {path.resolve() for path in paths if not path.is_symlink()}
@@ -68,22 +77,18 @@ class Host:
             yield path, self.read(path) or b""
 
     def _around(self) -> Iterator[str]:
-        if _INSTALLED & set(self.package.parts):  # around it are other people's packages
+        if self.scripts or _INSTALLED & set(self.package.parts):  # around are other people's files
             return
-        for folder, names, written in os.walk(self.root):
-            names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != self.package)
-            paths = (Path(folder, name) for name in sorted(written) if name.endswith(".py"))
-            for path in paths:
-                if path.is_file() and not path.is_symlink():
-                    yield Path(os.path.relpath(path, self.package)).as_posix()
+        for path in python_files(self.root, self.package):
+            yield Path(os.path.relpath(path, self.package)).as_posix()
 
     @cached_property
     def is_built_on_robomimic(self) -> bool:
         """Whether the package is a separate one that imports an installed robomimic: its scripts
         import both. A copy of robomimic under another name imports nothing by that name.
         """
-        if self.package.name == "robomimic":
-            return False
+        if self.scripts or self.package.name == "robomimic":
+            return bool(self.scripts)
         imported: set[str] = set()
         for path in self.files((*TRAIN_SCRIPTS, "utils/*.py", "algo/*.py")):
             names = imported_names(parsed(self.read(path)), [self.package.name, "folder"])
@@ -99,7 +104,7 @@ class Host:
             package = _importable()
         except UsageError:
             return None
-        return Host(package, _git_root(package) or package.parent)
+        return Host(package, git_root(package) or package.parent)
 
     def target(self, path: str) -> Path:
         """The file that `path` (relative to the package) is or links to, absolute. Raises
@@ -136,24 +141,35 @@ class Host:
         return frozenset({READS_RLDS} if reads else ())
 
 
-def find_host(path: str | None) -> Host:
-    """The host at `path`: the package folder, or a folder with it up to three levels below; without
-    a path the importable robomimic, unless the current folder contains another. Raises UsageError.
+def find_host(
+    path: str | None, otherwise: Callable[[Path], Host | None] = lambda given: None
+) -> Host:
+    """The host at `path`: the package folder, a folder with it up to three levels below, or what
+    `otherwise` finds there; without a path the importable robomimic, unless the current folder
+    contains another. Raises UsageError.
     """
     if path is None:
         package = _importable()
         _require_no_other_here(package)
-        return Host(package, _git_root(package) or package.parent)
+        return Host(package, git_root(package) or package.parent)
     if not path:  # `apply "$UNSET"` must not mean the present folder
         raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
     given = Path(path).expanduser()
     if not given.exists():
         raise UsageError(f"{path}: there is no such file or folder.")
-    if not given.is_dir():
-        raise UsageError(f"{path} is a file; give the folder of the repository.")
     given = given.resolve()
-    package = _package_below(given, path)
-    return Host(package, _git_root(package) or given)
+    package, visited = _package_below(given, path) if given.is_dir() else (None, [])
+    if package is not None:
+        return Host(package, git_root(package) or given)
+    host = otherwise(given)
+    if host is not None:
+        return host
+    if not given.is_dir():
+        raise UsageError(
+            f"{path} is a file; give the folder of the repository, or a script that imports an "
+            "installed robomimic and calls its run_epoch in a train function."
+        )
+    raise _no_package(given, path, visited)
 
 
 def is_package(folder: Path) -> bool:
@@ -162,12 +178,15 @@ def is_package(folder: Path) -> bool:
     return all((folder / mark).is_file() for mark in marks)
 
 
-def _package_below(given: Path, shown: str) -> Path:
+def _package_below(given: Path, shown: str) -> tuple[Path | None, list[Path]]:
+    """The package, or None, and the folders in which it was looked for. Raises UsageError where
+    there are several.
+    """
     level, visited = [given], []
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
         if len(packages) == 1:
-            return packages[0]
+            return packages[0], visited
         if packages:
             listed = "\n".join(f"  {folder}" for folder in packages)
             raise UsageError(
@@ -175,18 +194,34 @@ def _package_below(given: Path, shown: str) -> Path:
             )
         visited += level
         level = [child for folder in level for child in _subfolders(folder)]
+    return None, visited
+
+
+def _no_package(given: Path, shown: str, visited: Iterable[Path]) -> UsageError:
     for folder in visited:
         for marks, what in _OTHERS:
             if any((folder / mark).exists() for mark in marks):
-                raise UsageError(
+                return UsageError(
                     f"{folder} contains no robomimic-style package: it {what}. robomimic-ddp edits "
                     "robomimic, DROID's policy learning and forks of them."
                 )
     hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
-    raise UsageError(
+    return UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
-        f"with algo/, utils/train_utils.py and __init__.py.{hint}"
+        "with algo/, utils/train_utils.py and __init__.py, and everywhere for a script that trains "
+        f"over an installed robomimic.{hint}"
     )
+
+
+def python_files(root: Path, but: Path | None = None) -> Iterator[Path]:
+    """Python files at and below `root`, without those of the folder `but`, of environments and of
+    builds.
+    """
+    for folder, names, written in os.walk(root):
+        names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != but)
+        for path in (Path(folder, name) for name in sorted(written) if name.endswith(".py")):
+            if path.is_file() and not path.is_symlink():
+                yield path
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -213,7 +248,11 @@ def _importable() -> Path:
             "no robomimic can be imported here, and no PATH was given. Give the folder of the "
             "checkout: robomimic-ddp COMMAND PATH"
         )
-    return _package_below(Path(places[0]).resolve(), f"the importable robomimic ({places[0]})")
+    folder, shown = Path(places[0]).resolve(), f"the importable robomimic ({places[0]})"
+    package, visited = _package_below(folder, shown)
+    if package is None:
+        raise _no_package(folder, shown, visited)
+    return package
 
 
 def _require_no_other_here(package: Path) -> None:
@@ -227,7 +266,7 @@ def _require_no_other_here(package: Path) -> None:
             ).on_all_ranks()
 
 
-def _git_root(package: Path) -> Path | None:
+def git_root(package: Path) -> Path | None:
     """The checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

@@ -222,10 +222,12 @@ def _log(text: str) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process at once: interpreter shutdown could wait for other ranks."""
+    """Ends the process at once: interpreter shutdown could wait for other ranks, and functions
+    that are called then could end it with 0, as Isaac Sim's does.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if group.is_initialized():
+    if group.is_initialized() or (_entered and _entered[-1].launched):
         group.exit_with_workers(code)
     sys.exit(code)
 
