@@ -34,17 +34,19 @@ def _directory_calls(source: Source, main: cst.FunctionDef) -> list[cst.Call]:
     return [
         call
         for call in walk(main, cst.Call)
-        if "get_exp_dir" in last_names(source, call) or source.is_api(call.func, "begin_run")
+        if "get_exp_dir" in last_names(source, call) or _is_beginning(source, call)
     ]
+
+
+def _is_beginning(source: Source, call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Call) and source.is_api(call.func, "begin_run")
 
 
 def _beginning(source: Source, main: cst.FunctionDef) -> Iterator[Found]:
     """`get_exp_dir(config)` becomes `DDPUtils.begin_run(get_exp_dir)(config)`."""
     for call in _directory_calls(source, main):
-        if isinstance(call.func, cst.Call):
-            yield call
-        else:
-            yield wrap(source, call.func, "begin_run")
+        is_done = _is_beginning(source, call)
+        yield call if is_done else wrap(source, call.func, "begin_run")
 
 
 def _writers(source: Source, main: cst.FunctionDef) -> Iterator[Found]:
