@@ -88,7 +88,13 @@ def train(config, device, log_dir, ckpt_dir):
         data_logger.record("Train/Loss", step_log["Loss"], epoch)
         if time.time() - saved_at > 0:
             path = os.path.join(ckpt_dir, f"model_epoch_{epoch}.pth")
-            TrainUtils.save_model(model, config, env_meta, shape_meta, None, ckpt_path=path)
+            TrainUtils.save_model(
+                model=model,
+                config=config,
+                env_meta=env_meta,
+                shape_meta=shape_meta,
+                ckpt_path=path,
+            )
     data_logger.close()
     isaaclab_tasks.report(model)
 
@@ -120,7 +126,7 @@ if __name__ == "__main__":
     simulation.close()
 '''
 
-SIMULATOR = '''"""Stands for isaaclab.app: says which GPU it uses, and ends its process as Isaac Sim."""
+SIMULATOR = '''"""Stands for isaaclab.app: says which GPU it uses, and ends its process."""
 
 import atexit
 import os
