@@ -1,7 +1,7 @@
 """A checkout of IsaacLab's shape, made at test time in our own words: a train script outside any
 package that starts a simulator, makes the run directory and rewrites the dataset before `train()`,
-and prints errors in place of raising them. Its simulator ends the process as Isaac Sim does, with 0
-unless it is told otherwise.
+and prints errors in place of raising them. Its simulator ends the process with 0, as Isaac Sim
+does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Finds train scripts outside packages: a train function of their own over an installed robomimic,
-as in IsaacLab's `scripts/imitation_learning/robomimic/train.py`.
+"""Finds train scripts outside packages: a separate train function over an installed robomimic, as
+in IsaacLab's `scripts/imitation_learning/robomimic/train.py`.
 """
 
 from __future__ import annotations
