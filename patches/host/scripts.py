@@ -9,9 +9,9 @@ from pathlib import Path
 
 from robomimic_ddp import files
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.patches.host import hosts
+from robomimic_ddp.patches.host import entries, hosts
+from robomimic_ddp.patches.syntax.python import parsed
 
-_RUNS_EPOCHS = re.compile(rb"^(?!\s*def\b)[^#\n]*\brun_\w*epoch\w*\(", re.MULTILINE)
 _IMPORTS = re.compile(rb"^\s*(from|import)\s+robomimic\b", re.MULTILINE)
 
 
@@ -53,6 +53,10 @@ def _trains(file: Path) -> bool:
         data = files.read_bytes(file)
     except OSError:
         return False
-    if not (_IMPORTS.search(data) and _RUNS_EPOCHS.search(data)):
+    if not (_IMPORTS.search(data) and b"epoch" in data) or _is_in_package(file):
         return False
-    return not any(map(hosts.is_package, file.parents))
+    return any(entry.function for entry in entries.trainers(file.name, parsed(data)))
+
+
+def _is_in_package(file: Path) -> bool:
+    return any(map(hosts.is_package, file.parents))
