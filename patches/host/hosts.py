@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,20 +19,6 @@ MAIN = "scripts/train.py"
 READS_RLDS = "reads RLDS"
 """Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
-_OTHERS = (
-    (
-        ("diffusion_policy/workspace/base_workspace.py",),
-        "is real-stanford/diffusion_policy or a fork of it: its workspaces train in one process, "
-        "and have no Algo to edit. For several GPUs use accelerate, as its successor "
-        "real-stanford/universal_manipulation_interface does: accelerate launch train.py",
-    ),
-    (
-        ("src/lerobot/policies", "lerobot/common/policies", "lerobot/policies"),
-        "is LeRobot, which trains on several GPUs itself, by accelerate: accelerate launch "
-        "--multi_gpu --num_processes=N $(which lerobot-train) ...",
-    ),
-)
-"""Codebases of another kind: what only they have, and what to use there."""
 _DEPTH = 3
 _INSTALLED = {"site-packages", "dist-packages"}
 _SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
@@ -158,7 +144,7 @@ def find_host(
     if not given.exists():
         raise UsageError(f"{path}: there is no such file or folder.")
     given = given.resolve()
-    package, visited = _package_below(given, path) if given.is_dir() else (None, [])
+    package = _package_below(given, path) if given.is_dir() else None
     if package is not None:
         return Host(package, git_root(package) or given)
     host = otherwise(given)
@@ -169,7 +155,7 @@ def find_host(
             f"{path} is a file; give the folder of the repository, or a script that imports an "
             "installed robomimic and calls its run_epoch in a train function."
         )
-    raise _no_package(given, path, visited)
+    raise _no_package(given, path)
 
 
 def is_package(folder: Path) -> bool:
@@ -178,38 +164,28 @@ def is_package(folder: Path) -> bool:
     return all((folder / mark).is_file() for mark in marks)
 
 
-def _package_below(given: Path, shown: str) -> tuple[Path | None, list[Path]]:
-    """The package, or None, and the folders in which it was looked for. Raises UsageError where
-    there are several.
-    """
-    level, visited = [given], []
+def _package_below(given: Path, shown: str) -> Path | None:
+    level = [given]
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
         if len(packages) == 1:
-            return packages[0], visited
+            return packages[0]
         if packages:
             listed = "\n".join(f"  {folder}" for folder in packages)
             raise UsageError(
                 f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
-        visited += level
         level = [child for folder in level for child in _subfolders(folder)]
-    return None, visited
+    return None
 
 
-def _no_package(given: Path, shown: str, visited: Iterable[Path]) -> UsageError:
-    for folder in visited:
-        for marks, what in _OTHERS:
-            if any((folder / mark).exists() for mark in marks):
-                return UsageError(
-                    f"{folder} contains no robomimic-style package: it {what}. robomimic-ddp edits "
-                    "robomimic, DROID's policy learning and forks of them."
-                )
+def _no_package(given: Path, shown: str) -> UsageError:
     hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
     return UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
         "with algo/, utils/train_utils.py and __init__.py, and everywhere for a script that trains "
-        f"over an installed robomimic.{hint}"
+        "over an installed robomimic. robomimic-ddp edits robomimic, DROID's policy learning and "
+        f"forks of them.{hint}"
     )
 
 
@@ -249,9 +225,9 @@ def _importable() -> Path:
             "checkout: robomimic-ddp COMMAND PATH"
         )
     folder, shown = Path(places[0]).resolve(), f"the importable robomimic ({places[0]})"
-    package, visited = _package_below(folder, shown)
+    package = _package_below(folder, shown)
     if package is None:
-        raise _no_package(folder, shown, visited)
+        raise _no_package(folder, shown)
     return package
 
 
