@@ -42,7 +42,7 @@ class Host:
         return " and ".join(self.scripts) or self.package.name
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Files that match any of the glob `patterns`; both relative to the package."""
+        """Return files that match any of the glob `patterns`; both relative to the package."""
         if self.scripts:  # nothing else in their folder is the host's
             return list(self.scripts) if {*TRAIN_SCRIPTS, "**/*.py"} & {*patterns} else []
         matches = (path for pattern in patterns for path in self.package.glob(pattern))
@@ -93,7 +93,7 @@ class Host:
         return Host(package, git_root(package) or package.parent)
 
     def target(self, path: str) -> Path:
-        """The file that `path` (relative to the package) is or links to, absolute. Raises
+        """Return the file that `path` (relative to the package) is or links to, absolute. Raises
         PatchError outside the host: an edit would change another tree too.
         """
         target = (self.package / path).resolve()
@@ -106,7 +106,7 @@ class Host:
         return target
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file of the package, or None. Raises PatchError if unreadable."""
+        """Return the bytes of a file of the package, or None. Raises PatchError if unreadable."""
         if path in self.patched:
             return self.patched[path]
         try:
@@ -128,10 +128,10 @@ class Host:
 
 
 def find_host(
-    path: str | None, otherwise: Callable[[Path], Host | None] = lambda given: None
+    path: str | None, otherwise: Callable[[Path], Host | None] = lambda place: None
 ) -> Host:
-    """The host at `path`: the package folder, a folder with it up to three levels below, or what
-    `otherwise` finds there; without a path the importable robomimic, unless the current folder
+    """Return the host at `path`: the package folder, a folder with it up to three levels below, or
+    what `otherwise` finds there; without a path the importable robomimic, unless the current folder
     contains another. Raises UsageError.
     """
     if path is None:
@@ -140,32 +140,32 @@ def find_host(
         return Host(package, git_root(package) or package.parent)
     if not path:  # `apply "$UNSET"` must not mean the present folder
         raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
-    given = Path(path).expanduser()
-    if not given.exists():
+    place = Path(path).expanduser()
+    if not place.exists():
         raise UsageError(f"{path}: there is no such file or folder.")
-    given = given.resolve()
-    package = _package_below(given, path) if given.is_dir() else None
+    place = place.resolve()
+    package = _package_below(place, path) if place.is_dir() else None
     if package is not None:
-        return Host(package, git_root(package) or given)
-    host = otherwise(given)
+        return Host(package, git_root(package) or place)
+    host = otherwise(place)
     if host is not None:
         return host
-    if not given.is_dir():
+    if not place.is_dir():
         raise UsageError(
             f"{path} is a file; give the folder of the repository, or a script that imports an "
             "installed robomimic and calls its run_epoch in a train function."
         )
-    raise _no_package(given, path)
+    raise _no_package(place, path)
 
 
 def is_package(folder: Path) -> bool:
-    """Whether `folder` is the package of a robomimic-style codebase."""
+    """Return whether `folder` is the package of a robomimic-style codebase."""
     marks = ("__init__.py", "algo/__init__.py", "utils/train_utils.py")
     return all((folder / mark).is_file() for mark in marks)
 
 
-def _package_below(given: Path, shown: str) -> Path | None:
-    level = [given]
+def _package_below(start: Path, shown: str) -> Path | None:
+    level = [start]
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
         if len(packages) == 1:
@@ -179,8 +179,8 @@ def _package_below(given: Path, shown: str) -> Path | None:
     return None
 
 
-def _no_package(given: Path, shown: str) -> UsageError:
-    hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
+def _no_package(start: Path, shown: str) -> UsageError:
+    hint = next((f" {up} is one: did you mean that?" for up in start.parents if is_package(up)), "")
     return UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
         "with algo/, utils/train_utils.py and __init__.py, and everywhere for a script that trains "
@@ -205,12 +205,12 @@ def _subfolders(folder: Path) -> list[Path]:
         folders = [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
     except OSError:
         return []
-    kept = (
+    candidates = (
         folder
         for folder in folders
         if folder.name not in _SKIPPED and not folder.name.startswith(".")
     )
-    return sorted(folder for folder in kept if not (folder / "pyvenv.cfg").exists())
+    return sorted(folder for folder in candidates if not (folder / "pyvenv.cfg").exists())
 
 
 def _importable() -> Path:
@@ -243,6 +243,6 @@ def _require_no_other_here(package: Path) -> None:
 
 
 def git_root(package: Path) -> Path | None:
-    """The checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
+    """Return checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

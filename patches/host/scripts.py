@@ -9,7 +9,7 @@ from pathlib import Path
 
 from robomimic_ddp import files
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.patches.host import entries, hosts
+from robomimic_ddp.patches.host import hosts, training_files
 from robomimic_ddp.patches.syntax.python import parsed
 
 _IMPORTS = re.compile(rb"^\s*(from|import)\s+robomimic\b", re.MULTILINE)
@@ -29,19 +29,19 @@ def script_host(file: Path) -> hosts.Host | None:
     return _host((file.name,), file.parent, file.parent) if _trains(file) else None
 
 
-def _script_at(given: Path) -> hosts.Host | None:
-    if given.is_file():
-        return script_host(given)
-    scripts = [path for path in hosts.python_files(given) if _trains(path)]
+def _script_at(place: Path) -> hosts.Host | None:
+    if place.is_file():
+        return script_host(place)
+    scripts = [path for path in hosts.python_files(place) if _trains(path)]
     folders = {path.parent for path in scripts}
     if len(folders) > 1:
         listed = "\n".join(f"  {path}" for path in scripts)
         raise UsageError(
-            f"{given} contains train scripts over an installed robomimic in several folders; give "
+            f"{place} contains train scripts over an installed robomimic in several folders; give "
             f"one of them:\n{listed}"
         )
     names = tuple(path.name for path in scripts)
-    return _host(names, folders.pop(), given) if scripts else None
+    return _host(names, folders.pop(), place) if scripts else None
 
 
 def _host(names: tuple[str, ...], folder: Path, root: Path) -> hosts.Host:
@@ -55,7 +55,7 @@ def _trains(file: Path) -> bool:
         return False
     if not (_IMPORTS.search(data) and b"epoch" in data) or _is_in_package(file):
         return False
-    return any(entry.function for entry in entries.trainers(file.name, parsed(data)))
+    return any(entry.function for entry in training_files.trainers(file.name, parsed(data)))
 
 
 def _is_in_package(file: Path) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
@@ -72,7 +72,7 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call_once(*args: Any, **kwargs: Any) -> Any:
         if not group.is_initialized():
-            host_seams.require_one_rank(function.__name__, sys._getframe(1).f_code)
+            host_edits.require_one_rank(function.__name__, sys._getframe(1).f_code)
         return on_main(function, *args, **kwargs)
 
     return call_once
