@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("checkpoint", "commands", "config", "distributed", "monitoring", "training", "verify")
+ROOMS = (
+    *("checkpoint", "commands", "config", "data", "distributed", "monitoring", "training"),
+    "verify",
+)
 FOLDERS = {
     **{room: ROOT / "robomimic_ddp" / room for room in ROOMS},
     "patches": ROOT / "patches",
@@ -60,9 +63,9 @@ def test_variables_parameters_and_loops_are_looked_at():
 
 def test_comments_docstrings_and_messages_are_looked_at():
     source = (
-        'x = f"{x} is no number"  # it goes on\n"""The file\nbeside it; there is no other."""\n'
+        'x = f"{x} is no number"  # from which on\n"""The file\nbeside it; there is no other."""\n'
     )
-    faults = ["line 1: is no ", "line 1: goes on", "line 2: beside"]
+    faults = ["line 1: is no ", "line 1: from which on", "line 2: beside"]
     assert list(poor_prose(source)) == faults
 
 
