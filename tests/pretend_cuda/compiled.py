@@ -1,17 +1,16 @@
 """Compiles both nets of the diffusion policy for a pretend GPU as `ddp.compile` does, takes steps,
 and writes what Inductor made of them.
 
-    python -m tests.pretend_cuda.compiled REPORT KIND PRECISION CONFIG...
+    python -m tests.pretend_cuda.compiled REPORT KIND TRITON CONFIG
 
-Inductor generates its code for an sm_90; Triton compiles none of the kernels, and none is started.
-REPORT: of each config, see `Compiled`.
+Inductor generates its code for an sm_90, in bf16. TRITON is "triton", which compiles the kernels
+with its ptxas and loads them, or "none". REPORT: see `Compiled.report`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,89 +26,79 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.graph import GraphLowering
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import host_algo
-from robomimic_ddp.training.step import prepare
+from robomimic_ddp.training.step import compile, prepare
 from tests.parity import training
 
 STEPS = 3
-_COPY = re.compile(r"\.cpu\(|device='cpu'|_cpu\(|\.to\(|\.item\(|_local_scalar|copy_\(|cpp_fused")
+_ON_CPU = ("cpu", ".item(", "copy_(", "cpp_")
 
 
 class Kernel:
     """Stands for one of Triton's."""
 
-    started = 0
-
     def run(self, *_: Any, **__: Any) -> None:
-        Kernel.started += 1
+        pass
 
 
 class Compiled:
-    """graphs: with code. kernels: in that code; started: in all steps. copies: lines of it that
-    move a tensor between devices, or read one. breaks: reasons for which a graph was cut.
-    in_cuda_graphs: graphs that Inductor gives to CUDA graphs; not_in_them: why not.
-    """
+    """Records what is compiled, until `undo` is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_triton: bool, undo: ExitStack) -> None:
         self.codes: list[str] = []
         self.in_cuda_graphs = 0
-
-    def watch(self, undo: ExitStack) -> None:
-        """Records what is compiled, until `undo` is closed."""
-        for owner, name, new in (
+        replaced: list[tuple] = [
             (GraphLowering, "save_output_code", self.codes.append),
-            (AsyncCompile, "triton", lambda *_, **__: Kernel()),
-            (torch._inductor.compile_fx, "cudagraphify", self.take),
-        ):
+            (torch._inductor.compile_fx, "cudagraphify", self._take),
+            (compile, "why_not", lambda *_: None),  # compiles a graph as well
+        ]
+        if not with_triton:
+            replaced.append((AsyncCompile, "triton", lambda *_, **__: Kernel()))
+        for owner, name, new in replaced:
             undo.enter_context(mock.patch.object(owner, name, new))
 
-    def take(self, graph: Any, *_: Any, **__: Any) -> Any:
+    def _take(self, graph: Any, *_: Any, **__: Any) -> Any:
         self.in_cuda_graphs += 1
         return graph
 
     def report(self) -> dict[str, Any]:
-        lines = [line.strip() for code in self.codes for line in code.splitlines()]
+        """graphs: with code. kernels: in that code. on_cpu: lines of it, outside kernels, that
+        read a number or leave the GPU. breaks: reasons for which a graph was cut. in_cuda_graphs:
+        graphs that Inductor would give to CUDA graphs; not_in_them: those that it would not.
+        """
+        lines = [line for code in self.codes for line in code.splitlines()]
+        calls = [line for code in self.codes for line in code.split("def call(")[1].splitlines()]
         return {
             "graphs": len(self.codes),
             "kernels": sum("async_compile.triton(" in line for line in lines),
-            "started": Kernel.started,
-            "copies": [line for line in lines if _COPY.search(line)],
+            "on_cpu": [line for line in calls if any(word in line for word in _ON_CPU)],
             "breaks": list(counters["graph_break"]),
             "in_cuda_graphs": self.in_cuda_graphs,
             "not_in_them": counters["inductor"]["cudagraph_skips"],
         }
 
 
-def train(settings: str, options: Options) -> dict[str, Any]:
-    mark, compiled = ctypes.CDLL(None).pretend_mark, Compiled()
-    torch._dynamo.reset()
-    counters.clear()
-    Kernel.started = 0
+def main() -> None:
+    """Take some steps and mark them in this process's log."""
+    report, kind, triton, settings = sys.argv[1:]
+    mark = ctypes.CDLL(None).pretend_mark
+    torch.backends.cudnn.enabled = False  # it is not pretended
     with ExitStack() as undo:
-        compiled.watch(undo)
+        alone = {"force_disable_caches": True, "compile_threads": 1}
+        undo.enter_context(torch._inductor.config.patch(alone))
+        compiled = Compiled(triton == "triton", undo)
         job = training.build(settings, torch.device("cuda"))
-        nets = [net for _, net in host_algo.named_roots(job.model)]
-        policy = [*nets[0]["policy"].values()] if hasattr(nets[0], "keys") else nets
-        line = prepare(job.model, options, policy, undo).line
-        assert f"compiled ({options.compile}): training forward of 2 net(s)" in line, line
+        nets = list(job.model.nets["policy"].values())
+        line = prepare(job.model, Options(compile=kind, precision="bf16"), nets, undo).line
+        assert f"compiled ({kind}): training forward of 2 net(s)" in line, line
         job.model.set_train()
-        loader = torch.utils.data.DataLoader(**job.loader_arguments)
+        batch = next(iter(torch.utils.data.DataLoader(**job.loader_arguments)))
+        mark(b"rank 0")
         mark(b"training")
-        for batch in [next(iter(loader))] * STEPS:
+        for _ in range(STEPS):
             mark(b"step")
             training.one_step(job.model, batch)
-        mark(b"end")
-        return compiled.report()
-
-
-def main() -> None:
-    report, kind, precision, *configs = sys.argv[1:]
-    torch.backends.cudnn.enabled = False  # it is not pretended
-    ctypes.CDLL(None).pretend_mark(b"rank 0")
-    options = Options(compile=kind, precision=precision)
-    with torch._inductor.config.patch(force_disable_caches=True):
-        found = [train(settings, options) for settings in configs]
-    Path(report).write_text(json.dumps(found, indent=1))
+        mark(b"step")
+        Path(report).write_text(json.dumps(compiled.report()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Runs a module on the pretend GPUs, once or several times in this process, and marks trainings and
-their steps in this process's log.
+"""Runs a module on the pretend GPUs, once or several times in this process, and marks trainings,
+their steps and what is drawn in them in this process's log.
 
 torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json [then --config ...]
 """
@@ -30,21 +30,36 @@ def main() -> None:
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
     from robomimic_ddp.distributed import comm_hooks
+    from robomimic_ddp.training import run
     from robomimic_ddp.training.step import compile
     from robomimic_ddp.verify import drawn_numbers
+    from tests.pretend_cuda import ledger
 
     comm_hooks.POWERSGD_START = 3
     drawn_numbers._tell = lambda _: False  # kernels are pretended: a draw is what the memory held
     torch.backends.cudnn.enabled = False  # it is not pretended
-    compile.BACKEND = "aot_eager"  # nor are Triton's kernels
+    compile.BACKEND = "aot_eager"  # Inductor: tests/pretend_cuda/compiled.py
     train_on_batch = DiffusionPolicyUNet.train_on_batch
 
     @functools.wraps(train_on_batch)
     def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
         mark(b"validation" if validate else b"step")
-        return train_on_batch(model, batch, epoch, validate)
+        current = run.current()
+        if not validate:  # ranks validate on unequal numbers of batches
+            ledger.note_all("before a step")
+        if validate or current is None or current.options.compile != "false":  # a mode stops dynamo
+            return train_on_batch(model, batch, epoch, validate)
+        with ledger.Ledger():
+            return train_on_batch(model, batch, epoch, validate)
 
     DiffusionPolicyUNet.train_on_batch = marked
+    powersgd = comm_hooks.powerSGD_hook.powerSGD_hook
+
+    def draws_alike(*bucket: Any) -> Any:
+        with ledger.paused():
+            return powersgd(*bucket)
+
+    comm_hooks.powerSGD_hook.powerSGD_hook = draws_alike
     mark(b"rank " + os.environ.get("RANK", "0").encode())
     module, *words = sys.argv[1:]
     importlib.invalidate_caches()

@@ -31,6 +31,7 @@ from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
 _BF16_CAPABILITY = (8, 0)
+"""From here on GPUs compute in bf16 and TF32."""
 _TORCHS_BUCKET_MB = 25
 _ONLY_WITH_NETS = {
     "static_graph": True,
@@ -71,7 +72,7 @@ def _bucket_mb(options: Options) -> float:
     return options.kwargs.get("bucket_cap_mb", _TORCHS_BUCKET_MB)
 
 
-def _computes_in_bf16(device: str) -> bool:
+def _computes_in_bf16(device: str | torch.device) -> bool:
     """Whether the GPU does; torch counts older ones, too, which only emulate it, at a loss."""
     if torch.version.hip is not None:
         return True
@@ -134,6 +135,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         update = backprop.update if done["gradient norm read once"] else None
         changes = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({changes or 'nothing that is known here to change'})"
+    line += _tf32(options, nets, undo)
     if options.precision != "fp32":
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
@@ -150,6 +152,18 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
     return Prepared(line + normalised, scaler)
+
+
+def _tf32(options: Options, nets: list, undo: ExitStack) -> str:
+    """Have preset `max` compute products in TF32; what the plan's line says of it."""
+    device = torch.device(_device(nets))
+    if device.type != "cuda" or torch.version.hip or not _computes_in_bf16(device):
+        return ""
+    if options.preset == "max":
+        precision.products_in_tf32(undo)
+    kept = "" if options.preset == "max" else ", as the host has it"
+    benchmark = "measured, may differ between runs" if torch.backends.cudnn.benchmark else "fixed"
+    return f"; TF32: {precision.tf32()}{kept}; algorithms of convolutions: {benchmark}"
 
 
 def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
