@@ -14,6 +14,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.settings import PRESET, Settings
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     backprop,
@@ -141,6 +142,8 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
             update = partial(backprop.update, scaler=scaler)
+    if update is not None and torch.device(_device(nets)).type != "cpu":
+        undo.enter_context(step_hooks.installed(model, methods={"log_info": backprop.logged}))
     line += _on_forward(options, nets, undo)
     owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
     by_optimizer = group.world_size() > 1 and any(
