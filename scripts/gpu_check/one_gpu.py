@@ -27,7 +27,8 @@ from scripts.gpu_check.machine import (
 from tests.hosts import ROOT, python, run
 from tests.runs import checkpoint_differences
 
-MOST_WAITS = 4
+MOST_WAITS = 2
+"""The loss and the gradients' norm."""
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
 OPTIONS = (
     *("precision=bf16", "precision=fp16", "activation_checkpointing=true"),
