@@ -1,4 +1,4 @@
-"""Checkouts as they are found: links, uncommitted work, lost records, files nobody may write."""
+"""Checkouts as they are found: links, lost records, files nobody may write."""
 
 from __future__ import annotations
 
@@ -34,23 +34,10 @@ def checkout(host):
 
 
 def test_a_clean_checkout_is_clean_again_after_revert(checkout, command):
-    out = command("apply", checkout)[1]
-    assert "not committed" not in out and "See the lines with git diff; take" in out
+    assert command("apply", checkout)[0] == 0
     assert git(checkout, "status", "--porcelain")
-    assert "not committed" not in command("status", checkout)[1], "our own edits are not the user's"
     assert command("revert", checkout)[0] == 0
     assert git(checkout, "status", "--porcelain") == ""
-
-
-def test_uncommitted_work_is_named_and_does_not_stop_apply(checkout, command):
-    (checkout / "notes.txt").write_text("mine")
-    (checkout / "robomimic/utils/train_utils.py").open("a").write("mine = 1\n")
-    for arguments in (["status"], ["apply", "--dry-run"], ["apply"]):
-        code, out, _ = command(arguments[0], checkout, *arguments[1:])
-        assert code == 0
-        assert "changes of yours that are not committed" in out and "notes.txt" in out
-    assert command("revert", checkout)[0] == 0
-    assert (checkout / "robomimic/utils/train_utils.py").read_text().endswith("mine = 1\n")
 
 
 def test_our_patch_goes_in_and_out_with_git(checkout, command):
