@@ -86,7 +86,7 @@ def main() -> None:
         alone = {"force_disable_caches": True, "compile_threads": 1}
         undo.enter_context(torch._inductor.config.patch(alone))
         compiled = Compiled(triton == "triton", undo)
-        job = training.build(settings, torch.device("cuda"))
+        job = training.build(settings, "cuda")
         nets = list(job.model.nets["policy"].values())
         line = prepare(job.model, Options(compile=kind, precision="bf16"), nets, undo).line
         assert f"compiled ({kind}): training forward of 2 net(s)" in line, line

@@ -1,5 +1,5 @@
-"""Seeds one generator alike on two ranks, each in turn, prints which one `verify` names, and has the
-ledger note a draw of the CPU's and the GPU's.
+"""Seeds one generator alike on two ranks, each in turn, prints which one `verify` names, and has
+the ledger note a draw of the CPU's and the GPU's.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ def update(
     scaler: Any = None,
 ) -> float | torch.Tensor:
     """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
-    clipping to `max_grad_norm`; on a GPU a tensor, which `logged` reads. Collective where gradients are sharded. `scaler`: torch's
-    GradScaler, which leaves a step out where a gradient has overflowed.
+    clipping to `max_grad_norm`; on a GPU a tensor, which `logged` reads. Collective where
+    gradients are sharded. `scaler`: torch's GradScaler, which leaves a step out where a gradient
+    has overflowed.
     """
     optim.zero_grad(set_to_none=True)
     (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
