@@ -27,6 +27,7 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
     # Only now: torch counts the GPUs when it is imported.
     import torch
+    from robomimic.algo.cql import CQL
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
     from robomimic_ddp.distributed import comm_hooks
@@ -39,20 +40,25 @@ def main() -> None:
     drawn_numbers._tell = lambda _: False  # kernels are pretended: a draw is what the memory held
     torch.backends.cudnn.enabled = False  # it is not pretended
     compile.BACKEND = "aot_eager"  # Inductor: tests/pretend_cuda/compiled.py
-    train_on_batch = DiffusionPolicyUNet.train_on_batch
 
-    @functools.wraps(train_on_batch)
-    def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
-        mark(b"validation" if validate else b"step")
-        current = run.current()
-        if not validate:  # ranks validate on unequal numbers of batches
-            ledger.note_all("before a step")
-        if validate or current is None or current.options.compile != "false":  # a mode stops dynamo
-            return train_on_batch(model, batch, epoch, validate)
-        with ledger.Ledger():
-            return train_on_batch(model, batch, epoch, validate)
+    def mark_steps(algorithm: Any) -> None:
+        train_on_batch = algorithm.train_on_batch
 
-    DiffusionPolicyUNet.train_on_batch = marked
+        @functools.wraps(train_on_batch)
+        def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
+            mark(b"validation" if validate else b"step")
+            current = run.current()
+            if not validate:  # ranks validate on unequal numbers of batches
+                ledger.note_all("before a step")
+            if validate or current is None or current.options.compile != "false":
+                return train_on_batch(model, batch, epoch, validate)  # a mode stops dynamo
+            with ledger.Ledger():
+                return train_on_batch(model, batch, epoch, validate)
+
+        algorithm.train_on_batch = marked
+
+    for algorithm in (DiffusionPolicyUNet, CQL):
+        mark_steps(algorithm)
     powersgd = comm_hooks.powerSGD_hook.powerSGD_hook
 
     def draws_alike(*bucket: Any) -> Any:

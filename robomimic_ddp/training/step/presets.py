@@ -164,9 +164,9 @@ def _tf32(options: Options, nets: list, undo: ExitStack) -> str:
         return ""
     if options.preset == "max":
         precision.products_in_tf32(undo)
-    kept = "" if options.preset == "max" else ", as the host has it"
+    source = "" if options.preset == "max" else ", as the host has it"
     benchmark = "measured, may differ between runs" if torch.backends.cudnn.benchmark else "fixed"
-    return f"; TF32: {precision.tf32()}{kept}; algorithms of convolutions: {benchmark}"
+    return f"; TF32: {precision.tf32()}{source}; algorithms of convolutions: {benchmark}"
 
 
 def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
