@@ -368,7 +368,7 @@ def test_an_algorithm_whose_optimizers_are_not_found_is_named():
 
 
 def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
-    """Whether DDP has more parameters than the optimizer; what torch warns of in passes that use all of them."""
+    """Whether DDP has more parameters than the optimizer; what torch warns of."""
     algo, before = make_algo(), torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     with ExitStack() as undo, warnings.catch_warnings(record=True) as heard:
