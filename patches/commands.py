@@ -67,7 +67,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 def run(command: str, args: argparse.Namespace) -> int:
     """Run `command`; return the exit code. Raises RobomimicDDPError."""
     if command == "run":
-        from robomimic_ddp.patches.running import run_edited
+        from robomimic_ddp.patches.run_in_memory import run_edited
 
         return run_edited(args)
     return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)

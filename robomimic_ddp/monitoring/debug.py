@@ -26,7 +26,7 @@ def say(line: str) -> None:
     print_clean(f"[rank {group.rank()}/{group.world_size()}] {line}", file=out or sys.stdout)
 
 
-def tell_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
+def print_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
     """Prints each net's trainable parameters and this rank's data, before the first step."""
     counts = ", ".join(
         f"{name} {sum(p.numel() for p in net.parameters() if p.requires_grad):,}"

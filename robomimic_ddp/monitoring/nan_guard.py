@@ -112,7 +112,7 @@ class Guard(StepHook):
         )
 
     def _broken_places(self, batch: Any) -> str:
-        """The batch's keys with NaN or infinity, and where the first is; "" for none."""
+        """Return the batch's keys with NaN or infinity, and where the first is; "" for none."""
         keys = [
             key
             for key, value in tree.named(batch, "/")
@@ -133,13 +133,13 @@ class Guard(StepHook):
 
 
 def _losses(step_log: dict[str, Any]) -> Iterator[float]:
-    """The loss; where a host logs none under that name (IQL), each number whose name ends so."""
+    """Return loss; where a host logs none under that name (IQL), each number whose name ends so."""
     names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
     return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
 
 
 def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
-    """Where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
+    """Return where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
     dataset = getattr(loader, "dataset", None)
     for part in getattr(dataset, "datasets", None) or [dataset]:
         path, episodes = getattr(part, "hdf5_path", None), getattr(part, "demos", None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env, host_seams
+from robomimic_ddp.config import env, host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
@@ -34,7 +34,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         launch = env.read_launch_env()
         if not group.is_initialized():
-            host_seams.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
+            host_edits.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
         watchdog.reached("run directory")
 
         run, make_paths = _run.current(), functools.partial(get_exp_dir, *args, **kwargs)
@@ -42,7 +42,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         def make() -> Any:
             if run is None:
                 return make_paths()
-            make_directory = _new_directory if run.resume.found is None else _found_directory
+            make_directory = _new_directory if run.resume.source is None else _found_directory
             paths, directory = make_directory(run, make_paths)
             resume.remember_config(run, directory)
             names = checkpoint.relative_paths(directory, paths)
@@ -87,12 +87,12 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
 
 def _found_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
     """Main rank: return the paths of the resumed run, and their folder."""
-    if run.resume.found.kind == "host":
+    if run.resume.source.kind == "host":
         paths = make_paths()
         directory = run_inputs.common_directory(paths)
     else:
-        directory = run.resume.found.directory
-        paths = run.resume.found.paths or _paths_as_made(run, directory, make_paths)
+        directory = run.resume.source.directory
+        paths = run.resume.source.paths or _paths_as_made(run, directory, make_paths)
     run.undo.enter_context(checkpoint.take(directory))
     for path in filter(None, paths):
         try:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.training import run_directory as seam
 from tests.ranks.running import running
@@ -72,7 +72,7 @@ def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):
             os.makedirs(os.path.join(base, name))
         return os.path.join(base, "logs"), None, os.path.join(base, "videos"), base
 
-    paths = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun"))
+    paths = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun"))
     assert paths == (str(tmp_path / "logs"), None, str(tmp_path / "videos"), str(tmp_path))
     assert (tmp_path / "videos").is_dir()
 
@@ -82,4 +82,4 @@ def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, make):
     logs = tmp_path / "logs"
     logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
     with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
-        paths_of(tmp_path, lambda config: None, Found(tmp_path, "state", (str(logs),)))
+        paths_of(tmp_path, lambda config: None, FoundRun(tmp_path, "state", (str(logs),)))

@@ -15,8 +15,8 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError
-from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
+from robomimic_ddp.training.epoch_arguments import loader_of
 
 
 @pytest.fixture

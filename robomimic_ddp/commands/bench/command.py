@@ -167,8 +167,8 @@ def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
         text = files.read_end(log).splitlines()
         print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
         raise LaunchError(
-            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so there "
-            "is no speed to measure; its last lines are above. To see its complete output, run "
+            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so no "
+            "speed was measured; its last lines are above. To see its complete output, run "
             f"`robomimic-ddp launch --config {job.config} --gpus {job.gpus}`."
         )
     records = history.read(directories[0])

@@ -95,7 +95,7 @@ def tf32() -> str:
 
 
 def why_not(precision: str, device: torch.device | str) -> str | None:
-    """What this torch lacks for `precision` on `device`, or None."""
+    """Return what this torch lacks for `precision` on `device`, or None."""
     scales = hasattr(torch.amp, "GradScaler") or torch.device(device).type == "cuda"
     if precision != "fp16" or scales:
         return None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from robomimic_ddp.config import host_keys, paths
+from robomimic_ddp.config import host_config_check, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.config.tree import is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
@@ -143,7 +143,7 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
-    host_keys.require_once("train.action_keys", keys)
+    host_config_check.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 

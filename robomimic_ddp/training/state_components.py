@@ -213,8 +213,3 @@ KINDS: tuple[type[Component], ...] = (
     RandomStreams,
 )
 """In the order in which they are restored: random streams last, after what may draw from them."""
-
-
-def of(run: Any, model: Any) -> list[Component]:
-    """Return the components of a run."""
-    return [kind(run, model) for kind in KINDS]
