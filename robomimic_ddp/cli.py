@@ -79,9 +79,9 @@ _PATCHES = "patches.commands"
 COMMANDS = {
     "status": Command("patch", _PATCHES, "list the edits of the host and what apply would do"),
     "diff": Command("patch", _PATCHES, "print the edits as a patch for git apply"),
-    "apply": Command("patch", _PATCHES, "edit the host, all of it or nothing"),
-    "revert": Command("patch", _PATCHES, "give back the host's files, byte for byte"),
-    "run": Command("run", _PATCHES, "run a program of the host's with the edits in memory"),
+    "apply": Command("patch", _PATCHES, "make the edits, all or none"),
+    "revert": Command("patch", _PATCHES, "restore the host's files, byte for byte"),
+    "run": Command("run", _PATCHES, "run a program of the host with the edits in memory"),
     "launch": Command(
         "run", "commands.launch.command", "start torchrun, as scripts/train_multi_gpu.sh does"
     ),
@@ -248,7 +248,7 @@ def _parser(subcommands: Collection[str]) -> argparse.ArgumentParser:
         "--print-completion",
         choices=("bash", "zsh"),
         action=_PrintCompletion,
-        help="print shell completion, for a file of your shell's folder",
+        help="print a completion script for this shell",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():

@@ -78,7 +78,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             batch_size_per_rank=batch,
             **extra,
         )
-    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
+    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "seek"):
         loader = sampling.ReplayedLoader(loader)
     before = run.built.loaders.get(role)
     joins = role == "train" and before is not None

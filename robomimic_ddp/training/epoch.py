@@ -217,7 +217,7 @@ class _Epoch:
                     print_clean(text)
             log = {**log, **paced}
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
-                getattr(self.run.built.loaders.get("train"), "let_go", lambda: None)()
+                getattr(self.run.built.loaders.get("train"), "drop_iterator", lambda: None)()
         return (log, *rest) if isinstance(result, tuple) else log
 
     def _require_steps(self) -> None:

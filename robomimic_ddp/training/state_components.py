@@ -141,7 +141,7 @@ class DataPosition(Component):
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> str:
         position = saved["ranks"][0][self.name] if state is None else state
         loader = self.run.built.loaders.get("train")
-        return sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
+        return sampling.seek(loader, position, saved["world_size"], saved["epoch"])
 
 
 class EpochSteps(Component):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.bench import command, report, training
+from robomimic_ddp.commands.bench import command, report
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.errors import LaunchError
 from tests.hosts import ROOT, environment
@@ -91,10 +91,10 @@ def test_a_missing_config_and_a_host_that_is_not_patched(config, tmp_path, capsy
 @pytest.mark.bad_input
 def test_a_training_that_fails_shows_its_last_lines(tmp_path, monkeypatch, capsys):
     fails = [sys.executable, "-c", "print(*range(40), sep='\\n'); raise SystemExit(3)"]
-    command = SimpleNamespace(quiet=fails, added={})
-    monkeypatch.setattr(training.torchrun, "command", lambda *_: command)
-    with pytest.raises(LaunchError, match="on 1 rank ended with exit code 3; its last lines are"):
-        training.train(Settings(config="cfg.json", gpus=1), tmp_path / "run")
+    job = SimpleNamespace(quiet=fails, added={})
+    monkeypatch.setattr(command.torchrun, "command", lambda *_: job)
+    with pytest.raises(LaunchError, match="on 1 rank ended with exit code 3, so no speed was"):
+        command.train(Settings(config="cfg.json", gpus=1), tmp_path / "run")
     assert capsys.readouterr().err.split() == [str(number) for number in range(25, 40)]
 
 

@@ -35,7 +35,7 @@ def make_loader(kind, folder, cache, batch):
     kwargs = {"dataset": range(SIZE), "batch_size": batch, "shuffle": True, "drop_last": True}
     where = {"rank": group.rank(), "world_size": group.world_size()}
     loader = train_loader(DataLoader, kwargs, **where, seed=3, batch_size_per_rank=batch)
-    return loader if hasattr(loader, "go_to") else ReplayedLoader(loader)
+    return loader if hasattr(loader, "seek") else ReplayedLoader(loader)
 
 
 def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):

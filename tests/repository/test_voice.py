@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("checkpoint", "commands", "config", "distributed", "monitoring", "training", "verify")
+ROOMS = (
+    *("checkpoint", "commands", "config", "data", "distributed", "monitoring", "training"),
+    "verify",
+)
 FOLDERS = {
     **{room: ROOT / "robomimic_ddp" / room for room in ROOMS},
     "patches": ROOT / "patches",

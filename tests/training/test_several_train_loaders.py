@@ -74,7 +74,7 @@ def test_each_loader_resumes_at_its_own_place(present, sizes):
     expected = [next(batches)[0].tolist() for batches in begun]
     present.built.loaders.clear()
     resumed = [make(batch_size) for batch_size in sizes]
-    said = present.built.loaders["train"].go_to(saved, 2, epoch=1)
+    said = present.built.loaders["train"].seek(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3
 

@@ -80,6 +80,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.output is not None:
         figures.require_format(args.output)
     speeds = list(report.compare(_measure(args)))
+    say("")
     for line in report.lines(speeds):
         say(line)
     base = report.ranks_text(args.ranks[0])
@@ -137,7 +138,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = _train(_job(args, ranks, str(output)), output)[args.warmup :]
+                logs = train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)
@@ -150,7 +151,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     return epochs
 
 
-def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     """Return the train log of each epoch. Raises LaunchError if the training fails."""
     variables = env.variables()
     command = torchrun.command(job, variables)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
@@ -76,7 +77,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     """Yield the lines for `show`."""
     state = content.get("ddp_state")
     kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
-    yield f"{path}: {kind}, {Path(path).stat().st_size / 1e6:.1f} MB"
+    yield f"{path}: {kind}, {decimal(Path(path).stat().st_size)}"
     if state is not None:
         inside = state.get("inside")
         yield (
