@@ -243,7 +243,9 @@ def _counted(
 def _uncommitted(host: hosts.Host) -> list[str] | None:
     """Return files with changes that are not committed, without ours; None without git."""
     ours = (*record.load(host.package), record.NAME)
-    return git_tree.uncommitted(host.root, frozenset(host.package / name for name in ours))
+    return git_tree.uncommitted(
+        host.root, frozenset((host.package / name).resolve() for name in ours)
+    )
 
 
 def _print_uncommitted(host: hosts.Host) -> None:

@@ -33,6 +33,8 @@ _OTHERS = (
     ),
 )
 """Codebases of another kind: what only they have, and what to use there."""
+_PYTHON = ("**/*.py", "*/*.py")
+"""`**` enters no folder that is a link."""
 _DEPTH = 3
 _INSTALLED = {"site-packages", "dist-packages"}
 _SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
@@ -49,32 +51,32 @@ class Host:
     patched: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Files that match any of the glob `patterns`; both relative to the package."""
-        matches = (path for pattern in patterns for path in self.package.glob(pattern))
-        paths = {path for path in matches if path.is_file()}
-        plain = {path.resolve() for path in paths if not path.is_symlink()}
-        names = (
-            path.relative_to(self.package).as_posix()
-            for path in paths
-            if not (path.is_symlink() and path.resolve() in plain)  # one file, one name
+        """Files that match any of the glob `patterns`; both relative to the package. A file with
+        several names, by links, is there once.
+        """
+        matches = {path for pattern in patterns for path in self.package.glob(pattern)}
+        by_preference = sorted(
+            filter(Path.is_file, matches), key=lambda path: (path.is_symlink(), path)
         )
-        return sorted(names)
+        names = {path.resolve(): path for path in reversed(by_preference)}.values()
+        return sorted(path.relative_to(self.package).as_posix() for path in names)
 
     def sources(self) -> Iterator[tuple[str, bytes]]:
         """Path and bytes of every Python file of the package, and of the checkout around it, whose
         paths begin with "../".
         """
-        for path in [*self.files(("**/*.py",)), *self._around()]:
+        inside = self.files(_PYTHON)
+        for path in [*inside, *self._around({(self.package / name).resolve() for name in inside})]:
             yield path, self.read(path) or b""
 
-    def _around(self) -> Iterator[str]:
+    def _around(self, inside: set[Path]) -> Iterator[str]:
         if _INSTALLED & set(self.package.parts):  # around it are other people's packages
             return
         for folder, names, written in os.walk(self.root):
             names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != self.package)
             paths = (Path(folder, name) for name in sorted(written) if name.endswith(".py"))
             for path in paths:
-                if path.is_file() and not path.is_symlink():
+                if path.is_file() and not path.is_symlink() and path not in inside:
                     yield Path(os.path.relpath(path, self.package)).as_posix()
 
     @cached_property
