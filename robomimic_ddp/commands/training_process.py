@@ -9,9 +9,14 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 
-def start(words: Sequence[str], log: IO[bytes], variables: Mapping[str, str]) -> subprocess.Popen:
+def start(
+    words: Sequence[str],
+    log: IO[bytes],
+    variables: Mapping[str, str],
+    preexec_fn: Callable[[], None] | None = None,
+) -> subprocess.Popen:
     """Start a program that prints into `log`. Ctrl-C reaches this process alone, which passes it
-    on: it would come to torchrun twice.
+    on: it would come to torchrun twice. preexec_fn: as of Popen.
     """
     return subprocess.Popen(
         words,
@@ -20,6 +25,7 @@ def start(words: Sequence[str], log: IO[bytes], variables: Mapping[str, str]) ->
         stderr=subprocess.STDOUT,
         env=variables,
         start_new_session=True,
+        preexec_fn=preexec_fn,
     )
 
 

@@ -4,6 +4,8 @@ epochs.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.bench.report import ranks_text
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, parent
 from robomimic_ddp.errors import LaunchError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean
@@ -30,7 +32,8 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
         added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
-        process = training_process.start(command.quiet, file, {**variables, **added})
+        tie = parent.ending_with(os.getpid(), signal.SIGTERM)
+        process = training_process.start(command.quiet, file, {**variables, **added}, tie)
     try:
         code = process.wait()
     finally:
