@@ -41,7 +41,16 @@ def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
 
 def test_a_bench_that_is_killed_leaves_no_training(host_copy, config_file, tmp_path):
     (tmp_path / "tmp").mkdir()
-    words = ["bench", "--config", config_file("diffusion_policy"), *WORDS, "--ranks", "2"]
+    words = [
+        "bench",
+        "--config",
+        config_file("diffusion_policy"),
+        *WORDS,
+        "--ranks",
+        "2",
+        "--steps",
+        "1000000",
+    ]
     job = subprocess.Popen(
         [sys.executable, "-m", "robomimic_ddp", *map(str, words)],
         env=environment(host_copy, {"TMPDIR": str(tmp_path / "tmp")}),
