@@ -9,9 +9,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.patches import record, report
-from robomimic_ddp.patches.host import git_tree, hosts
+from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import Applied, Examination
 from robomimic_ddp.terminal import print_clean, say, width
 
@@ -86,14 +86,13 @@ def _status(args: argparse.Namespace) -> int:
     record.clean(host)
     entries = record.load(host.package)
     if args.json:
-        print_clean(report.as_json(examination, entries, _uncommitted(host)))
+        print_clean(report.as_json(examination, entries))
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
     _print_table(examination)
     if examination.blocked:
         say(f"{report.problems(examination)}\n")
     say(_sentence(examination))
     _print_base(examination)
-    _print_uncommitted(host)
     if entries:
         files = _counted({name: entry.original for name, entry in entries.items()})
         edited = record.edited_since(host, entries)
@@ -134,10 +133,7 @@ def _apply(args: argparse.Namespace) -> int:
         record.clean(host)
     if not examination.patches:
         if writes:
-            try:  # the record learns of lines of ours that the user has added or removed
-                record.apply(examination)
-            except PatchError as error:
-                say(f"note: the record of the edits stays as it is: {error}")
+            record.apply(examination)  # the user may have added or removed lines of ours
         say(f"{host.package}: everything is in place already; nothing was written.")
         for note in report.left_alone(examination):
             say(f"note: {note}")
@@ -147,16 +143,12 @@ def _apply(args: argparse.Namespace) -> int:
         _print_table(examination)
         say(_sentence(examination))
         _print_base(examination)
-        _print_uncommitted(host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
-    _print_uncommitted(host)
     record.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     _print_table(after, fresh)
-    in_git = _uncommitted(host) is not None
-    see = "See the lines with git diff; take" if in_git else "Take"
-    say(f"{_counted(_originals(examination))}. {see} them back with robomimic-ddp revert.")
+    say(f"{_counted(_originals(examination))}. Take them back with robomimic-ddp revert.")
     _print_base(examination)
     return EXIT_DONE
 
@@ -238,21 +230,3 @@ def _counted(
     files = "1 file" if count == 1 else f"{count} files"
     edits = [edited.format(files)] if count or not names else []
     return between.join([*edits, *(added.format(name) for name in names)])
-
-
-def _uncommitted(host: hosts.Host) -> list[str] | None:
-    """Return files with changes that are not committed, without ours; None without git."""
-    ours = (*record.load(host.package), record.NAME)
-    return git_tree.uncommitted(
-        host.root, frozenset((host.package / name).resolve() for name in ours)
-    )
-
-
-def _print_uncommitted(host: hosts.Host) -> None:
-    changed = _uncommitted(host)
-    if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        say(
-            f"note: {host.root} has changes of yours that are not committed "
-            f"({', '.join(changed[:3])}{more}); git diff shows them and our lines together."
-        )

@@ -134,19 +134,14 @@ def _range(start: int, stop: int) -> str:
     return f"{start + 1 if stop > start else start},{stop - start}"
 
 
-def as_json(
-    examination: Examination,
-    recorded: Iterable[str],
-    uncommitted: Sequence[str] | None = None,
-) -> str:
-    """Everything that `status` knows, for programs. `uncommitted`: None where git has no answer."""
+def as_json(examination: Examination, recorded: Iterable[str]) -> str:
+    """Everything that `status` knows, for programs."""
     content = {
         "host": str(examination.host.package),
         "state": examination.state,
         "seams": [_json_finding(finding) for finding in examination.findings],
         "problems": [_json_finding(finding) for finding in examination.problems],
         "already_distributed": _json_refusal(examination.refusal),
-        "uncommitted_files": None if uncommitted is None else list(uncommitted),
         "files_to_edit": [patch.path for patch in examination.patches],
         "files_in_record": sorted(recorded),
         "built_on": examination.base
@@ -170,7 +165,6 @@ def _json_refusal(refusal: Refusal | None) -> dict | None:
     return refusal and {
         "found": list(refusal.found),
         "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
-        "synchronises": not refusal.unsynchronised,
         "why": str(refusal),
     }
 

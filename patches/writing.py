@@ -42,11 +42,11 @@ def write_all(changes: Sequence[Change]) -> None:
     says which is not.
     """
     for change in changes:
-        _check_writable(change.path)
+        _require_writable(change.path)
     staged = [_Staged(change) for change in changes]
     present = staged[0]
     try:
-        for step in (_Staged.prepare, _Staged.make, _Staged.require_no_late_edit):
+        for step in (_Staged.prepare, _Staged.make):
             for present in staged:
                 step(present)
     except BaseException as error:  # an interrupt as well: half a retrofit would train wrongly
@@ -103,7 +103,7 @@ class _Staged:
         self.former: Path | None = None
 
     def prepare(self) -> None:
-        self._require(self.target)
+        self._require_unchanged()
         is_there = self.change.before is not None
         if is_there:
             self.former = self._beside()
@@ -122,20 +122,15 @@ class _Staged:
             self.new.chmod(0o644 if mode is None else mode)
 
     def make(self) -> None:
-        self._require(self.target)
+        self._require_unchanged()
         if self.new is not None:
             os.replace(self.new, self.target)
         else:
             self.target.unlink()
             self.is_removed = True
 
-    def require_no_late_edit(self) -> None:
-        """Raises OSError if a program that had the former file open has written to it since."""
-        if self.former is not None:
-            self._require(self.former)
-
-    def _require(self, path: Path) -> None:
-        if _content(path) != self.change.before:
+    def _require_unchanged(self) -> None:
+        if _content(self.target) != self.change.before:
             raise OSError(
                 "another program has saved it since it was read. Save your work, then run the "
                 "command again"
@@ -180,20 +175,15 @@ class _Staged:
         return Path(path)
 
 
-def _check_writable(path: Path) -> None:
-    if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
-        raise PatchError(
-            f"{path} is read-only. Nothing was written. If it may be edited, make it writable "
-            "(chmod u+w) and run again. To train without editing any file: "
-            "torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
-        )
-    folder = path.parent
-    is_open = folder.is_dir() and os.access(folder, os.W_OK)
-    if not is_open or not folder.stat().st_mode & stat.S_IWUSR:
-        raise PatchError(
-            f"no file can be written in {folder}. Nothing was written; check its permissions, or "
-            "train without editing any file: torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
-        )
+def _require_writable(path: Path) -> None:
+    """Raise PatchError for a read-only file or folder, whose content could often be replaced."""
+    for place in (path, path.parent):
+        if place.exists() and not place.stat().st_mode & stat.S_IWUSR:
+            raise PatchError(
+                f"{place} is read-only. Nothing was written. If it may be edited, make it writable "
+                "(chmod u+w) and run again. To train without editing any file: "
+                "torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
+            )
 
 
 def _content(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The command `robomimic-ddp`: runs the subcommand, and reports errors by one message and exit
+"""The command `robomimic-ddp`: runs a subcommand, and reports an error with one message and an exit
 code.
 
 A subcommand is a module with `add_arguments(parser, command)` and `run(command, args) -> exit
@@ -10,31 +10,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import errno
 import importlib
 import io
 import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import Parser, print_clean, say
+from robomimic_ddp.terminal import print_clean, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-class _Parser(Parser):
+class _Parser(argparse.ArgumentParser):
     """Names the closest command, action or option for one that does not exist."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -70,7 +68,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: what it is for, its module in this package, its line in `--help`."""
+    """A subcommand: its group in `--help`, its module in this package, its line in `--help`."""
 
     group: str
     module: str
@@ -128,48 +126,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     usage.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
     try:
-        sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
-        try:
-            return _run(argv)
-        except Exception as error:
-            if _was_interrupted(error):
-                raise KeyboardInterrupt from None
+        code = _run(argv)
+        sys.stdout.flush()  # here, where a closed pipe is handled, and not when Python exits
+        return code
+    except BrokenPipeError:  # `robomimic-ddp diff | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except (Exception, KeyboardInterrupt) as error:
+        if not _was_interrupted(error):
             raise
-        finally:
-            sys.stdout.flush()  # Python would not name the command in an error at its exit
-    except KeyboardInterrupt:
         print_clean("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `robomimic-ddp diff | head`
-        _discard_stdout()
-        return EXIT_DONE
-    except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
-            raise
-        _discard_stdout()
-        say(
-            f"robomimic-ddp: the output cannot be written ({error.strerror}), so what was printed "
-            "is cut off. Free disk space or print elsewhere, then run the command again.",
-            file=sys.stderr,
-        )
-        return EXIT_REFUSED
 
 
-def _was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C came first: libcst raises a KeyError then, whose text is a whole file."""
-    while error.__context__ is not None:
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused it: libcst then raises a KeyError whose text is a whole file."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return isinstance(error, KeyboardInterrupt)
-
-
-def _discard_stdout() -> None:
-    """Let Python's exit drop what could not be printed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return error is not None
 
 
 def _run(argv: list[str]) -> int:
-    parser = _parser(argv)
+    parser = _parser([word for word in argv if not word.startswith("-")][:1])
     if not argv:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
@@ -183,11 +163,11 @@ def _run(argv: list[str]) -> int:
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    own_host = args.command == "run" or COMMANDS[args.command].group == "patch"  # a PATH, or --host
+    takes_path = args.command == "run" or COMMANDS[args.command].group == "patch"
     try:
         if args.command == "run":
             _require_valid(args)
-        with contextlib.nullcontext() if own_host else _ranks_import_path():
+        with contextlib.nullcontext() if takes_path else _ranks_import_path():
             return _module(args.command).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
@@ -198,7 +178,7 @@ def _run(argv: list[str]) -> int:
             raise
         say(
             f"robomimic-ddp: {error.filename} cannot be used: {error.strerror}. Name a path that "
-            "this user may use, or repair this one, then run the command again.",
+            "you may read and write, or correct this path, then run the command again.",
             file=sys.stderr,
         )
         return EXIT_REFUSED
@@ -206,8 +186,8 @@ def _run(argv: list[str]) -> int:
 
 @contextlib.contextmanager
 def _ranks_import_path() -> Iterator[None]:
-    """Put the current folder first in sys.path, as `python -m` does, so that the command reads the
-    host that ranks will train; a console script has its own folder there.
+    """Put the current folder first in sys.path, as `python -m` does and a console script does not,
+    so that the command reads the host that the ranks will import.
     """
     if getattr(sys.flags, "safe_path", False) or sys.path[:1] == [""]:
         yield
@@ -217,8 +197,8 @@ def _ranks_import_path() -> Iterator[None]:
 
 
 def _require_valid(args: argparse.Namespace) -> None:
-    """Refuse a mistake on the command line of a training that `run` starts, before its host is
-    read for the edits, which takes seconds.
+    """Refuse a mistake on the command line of a training that `run` starts before the host is read
+    for its edits, which takes seconds.
     """
     from robomimic_ddp.config import command_line
 
@@ -247,18 +227,16 @@ class _PrintCompletion(argparse.Action):
             import shtab
         except ImportError:
             parser.exit(EXIT_REFUSED, f"robomimic-ddp: {option} needs shtab: pip install shtab\n")
-        whole = _parser([], whole=True)
-        for action in _actions(whole):
+        complete = _parser(COMMANDS)
+        for action in _actions(complete):
             if action.nargs != 0 and not action.choices and action.type is None:
                 action.complete = shtab.FILE
-        print_clean(shtab.complete(whole, shell))
+        print_clean(shtab.complete(complete, shell))
         parser.exit()
 
 
-def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser:
-    """Return the parser for this command line, with the arguments of the subcommand in `argv` only,
-    or with those of all.
-    """
+def _parser(subcommands: Collection[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the arguments of these subcommands only: they take time to import."""
     parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
@@ -273,17 +251,17 @@ def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser
         help="print shell completion, for a file of your shell's folder",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        listed = {"help": command.summary} if whole else {}  # the epilog lists them in groups
+        # The epilog lists them in groups; a completion shows the help of each.
+        listed = {"help": command.summary} if subcommands is COMMANDS else {}
         subparser = subparsers.add_parser(name, description=f"{command.summary}.", **listed)
-        if whole or name == named:
+        if name in subcommands:
             _module(name).add_arguments(subparser, name)
     return parser
 
 
 def _help_lines() -> Iterator[str]:
-    """Yield the commands by what they are for."""
+    """Yield the commands, group by group."""
     for group, names in itertools.groupby(COMMANDS, lambda name: COMMANDS[name].group):
         yield f"{group}:"
         yield from (f"  {name:<14}{COMMANDS[name].summary}" for name in names)

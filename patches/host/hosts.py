@@ -19,20 +19,6 @@ MAIN = "scripts/train.py"
 READS_RLDS = "reads RLDS"
 """Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
-_OTHERS = (
-    (
-        ("diffusion_policy/workspace/base_workspace.py",),
-        "is real-stanford/diffusion_policy or a fork of it: its workspaces train in one process, "
-        "and have no Algo to edit. For several GPUs use accelerate, as its successor "
-        "real-stanford/universal_manipulation_interface does: accelerate launch train.py",
-    ),
-    (
-        ("src/lerobot/policies", "lerobot/common/policies", "lerobot/policies"),
-        "is LeRobot, which trains on several GPUs itself, by accelerate: accelerate launch "
-        "--multi_gpu --num_processes=N $(which lerobot-train) ...",
-    ),
-)
-"""Codebases of another kind: what only they have, and what to use there."""
 _PYTHON = ("**/*.py", "*/*.py")
 """`**` enters no folder that is a link."""
 _DEPTH = 3
@@ -165,7 +151,7 @@ def is_package(folder: Path) -> bool:
 
 
 def _package_below(given: Path, shown: str) -> Path:
-    level, visited = [given], []
+    level = [given]
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
         if len(packages) == 1:
@@ -175,19 +161,12 @@ def _package_below(given: Path, shown: str) -> Path:
             raise UsageError(
                 f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
-        visited += level
         level = [child for folder in level for child in _subfolders(folder)]
-    for folder in visited:
-        for marks, what in _OTHERS:
-            if any((folder / mark).exists() for mark in marks):
-                raise UsageError(
-                    f"{folder} contains no robomimic-style package: it {what}. robomimic-ddp edits "
-                    "robomimic, DROID's policy learning and forks of them."
-                )
     hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
     raise UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
-        f"with algo/, utils/train_utils.py and __init__.py.{hint}"
+        "with algo/, utils/train_utils.py and __init__.py. robomimic-ddp edits robomimic, DROID's "
+        f"policy learning and forks of them.{hint}"
     )
 
 

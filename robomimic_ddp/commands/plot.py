@@ -1,5 +1,5 @@
-"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput, and success of
-rollouts, if any, of one or several runs.
+"""`robomimic-ddp plot RUN_DIR... -o curves.png`: draws loss, learning rate, speed, and the success
+of rollouts of one or several runs.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ AXES = {
     "samples": "samples, all ranks",
     "hours": "hours of training and validation",
 }
-_SMOOTHED_FROM, _PAST = 30, 0.6
-"""Losses of this many epochs are smoothed by this weight of the past; unsmoothed ones are faint."""
-_LOGARITHMIC = 3
-"""The axis of losses is logarithmic if the largest is this many times the smallest."""
+_SMOOTHED_FROM, _PAST_WEIGHT = 30, 0.6
+"""A loss is smoothed from this number of epochs on, with this weight for the past."""
+_LOGARITHMIC_RATIO = 3
+"""The loss axis is logarithmic if the largest loss is more than 3 times the smallest."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, which people of any colour vision tell apart."""
+"""Okabe and Ito's palette, which is safe for colour-blind readers."""
 _PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", "speed"))
-"""Without rollouts, and with them."""
+"""The layout without rollouts, and with them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp plot`."""
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
     parser.add_argument(
-        "-o", "--output", default="curves.png", help="the picture; its ending chooses the format"
+        "-o",
+        "--output",
+        default="curves.png",
+        metavar="FILE",
+        help="the picture, default %(default)s; its ending chooses the format",
     )
     parser.add_argument(
         "--x",
         choices=tuple(AXES),
-        help="what the x axis counts; default: epochs, or samples where runs have other numbers of "
-        "them in a step",
+        help="what the x axis counts; default: epochs, or samples where the runs differ in samples "
+        "per step",
     )
 
 
@@ -56,8 +60,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> None:
-    """Draw the runs' histories into the image `output` (the suffix chooses the format). x: one of
-    AXES, None: see `--x`.
+    """Draw the runs' histories into the image `output` (the suffix chooses the format). x: a key of
+    AXES, None for the default of `--x`.
     """
     plt = figures.pyplot()
 
@@ -65,76 +69,68 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
     for folder, records in runs:
         if not any(record["phase"] == "train" for record in records):
             raise DataError(
-                f"{folder}: its history has no training epoch yet; wait for the first one to end."
+                f"{folder}: its history has no training epoch yet; wait for the first epoch to end."
             )
     if x is None:
         x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
     has_rollouts = any(record["phase"] == "rollout" for _, records in runs for record in records)
     panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + has_rollouts)}
     figure, axes = plt.subplot_mosaic(_PANELS[has_rollouts], **panels)
-    loss, rate, speed, success = map(axes.get, ("loss", "rate", "speed", "success"))
+    titles = {
+        "loss": f"loss, mean over ranks{_loss_note(runs)}",
+        "rate": "learning rate",
+        "speed": "samples per second, all ranks",
+        "success": "success of rollouts",
+    }
     for (folder, records), colour in zip(runs, COLOURS * len(runs)):
-        at = places(records, x)
-        name = _label(folder, runs)
-        trained, valid = (name, None) if len(runs) > 1 else ("train", "validation")
-        is_incomplete = run_summary.is_incomplete(folder)
-        trained += " (incomplete)" if is_incomplete else ""
+        at, name = positions(records, x), _label(folder, runs)
+        train, valid = (name, None) if len(runs) > 1 else ("train", "validation")
+        train += " (incomplete)" if run_summary.is_incomplete(folder) else ""
         style = {"color": colour, "is_smoothed": True}
-        _line(loss, at, records, "train", "Loss", label=trained, ends=is_incomplete, **style)
-        _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
-        _rates(rate, at, records, name if len(runs) > 1 else "", color=colour)
-        train = [record for record in records if record["phase"] == "train"]
-        speed.plot(
-            [at[r["epoch"]] for r in train],
-            [r.get("samples_per_second", 0.0) for r in train],
-            marker="o" if len(train) < 3 else None,
-            color=colour,
-        )
-        if success is not None:
-            _successes(success, at, records, name, colour)
-    for panel, title in (
-        (loss, f"loss, mean over ranks{_loss_note(runs)}"),
-        (rate, "learning rate"),
-        (speed, "samples per second, all ranks"),
-        (success, "success of rollouts"),
-    ):
-        if panel is not None:
-            _finish(panel, title, x)
-    if success is not None:
-        success.set_ylim(-0.03, 1.03)
-    least, most = loss.dataLim.intervaly
-    if 0 < _LOGARITHMIC * least < most:
-        logarithmic(loss)
-    rate.set_ylim(bottom=0)
-    speed.set_ylim(bottom=0)
+        _line(axes["loss"], at, records, "train", "Loss", label=train, **style)
+        _line(axes["loss"], at, records, "valid", "Loss", label=valid, linestyle="--", **style)
+        _rates(axes["rate"], at, records, name if len(runs) > 1 else "", color=colour)
+        speeds = {
+            at[record["epoch"]]: record.get("samples_per_second", 0.0)
+            for record in records
+            if record["phase"] == "train"
+        }
+        _curve(axes["speed"], [*speeds], [*speeds.values()], color=colour)
+        if has_rollouts:
+            _successes(axes["success"], at, records, name, colour)
+    for panel in axes:
+        _finish(axes[panel], titles[panel], x)
+    least, most = axes["loss"].dataLim.intervaly
+    if 0 < _LOGARITHMIC_RATIO * least < most:
+        logarithmic(axes["loss"])
+    axes["rate"].set_ylim(bottom=0)
+    axes["speed"].set_ylim(bottom=0)
+    if has_rollouts:
+        axes["success"].set_ylim(-0.03, 1.03)
     figures.save(figure, output)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """Return the run's history, with the results of `evaluate` in place of rollouts that training
-    has played of the same epochs.
+    """Return the run's history. Results of `evaluate` replace those of the training's own rollouts
+    for the same epoch.
     """
     evaluated = list(evaluation.as_rollouts(folder))
-    known = {(record["epoch"], record["env"]) for record in evaluated}
+    replaced = {(record["epoch"], record["env"]) for record in evaluated}
     records = history.read(folder)
-    return evaluated + [r for r in records if (r["epoch"], r.get("env")) not in known]
+    return evaluated + [r for r in records if (r["epoch"], r.get("env")) not in replaced]
 
 
 def _loss_note(runs: Sequence[tuple[Path, list]]) -> str:
-    """Return what the lines of the losses are, for the title."""
-    phases = [[record["phase"] for record in records] for _, records in runs]
-    is_smoothed = any(
-        each.count(phase) >= _SMOOTHED_FROM for each in phases for phase in ("train", "valid")
-    )
-    has_valid = len(runs) > 1 and any("valid" in each for each in phases)
+    """Return what the lines of the losses mean, for the title."""
+    phases = [Counter(record["phase"] for record in records) for _, records in runs]
+    is_smoothed = any(max(count["train"], count["valid"]) >= _SMOOTHED_FROM for count in phases)
+    has_valid = len(runs) > 1 and any("valid" in count for count in phases)
     notes = ["smoothed; faint: each epoch's"] * is_smoothed + ["dashed: validation"] * has_valid
-    if any(run_summary.is_incomplete(folder) for folder, _ in runs):
-        notes.append("x: incomplete")
     return f"\n({'; '.join(notes)})" if notes else ""
 
 
-def places(records: list, x: str) -> dict[int, float]:
-    """Map each epoch to its place on the axis `x`: what the run had done of it at its end."""
+def positions(records: list, x: str) -> dict[int, float]:
+    """Map each epoch to its position on the axis `x`: how much the run had done by its end."""
     epochs = sorted({record["epoch"] for record in records})
     if x == "epochs":
         return {epoch: epoch for epoch in epochs}
@@ -153,7 +149,9 @@ def _samples_per_step(records: list) -> int:
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """Return the mean of each value and those before it, each by `weight` lighter than the next."""
+    """Return exponentially weighted means of the values so far: each has `weight` times the weight
+    of the next.
+    """
     means, total, weights = [], 0.0, 0.0
     for value in values:
         total, weights = weight * total + value, weight * weights + 1
@@ -177,28 +175,21 @@ def short_number(value: float, _: int = 0) -> str:
 
 
 def _some_numbers(value: float, _: int = 0) -> str:
-    """Label some ticks between powers of ten, so that labels do not overlap."""
+    """Label only some of the ticks between powers of ten, so that labels do not overlap."""
     return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
 def _label(folder: Path, runs: list) -> str:
     """Return the experiment's name, with the time stamp if several runs share it."""
     experiment = folder.parent.name
-    is_alone = [other.parent.name for other, _ in runs].count(experiment) == 1
+    is_alone = [directory.parent.name for directory, _ in runs].count(experiment) == 1
     return experiment if is_alone else f"{experiment}/{folder.name}"
 
 
 def _line(
-    axes: Any,
-    at: dict,
-    records: list,
-    phase: str,
-    key: str,
-    is_smoothed: bool = False,
-    ends: bool = False,
-    **style: Any,
+    axes: Any, at: dict, records: list, phase: str, key: str, is_smoothed: bool = False, **style
 ) -> None:
-    """Draw a value of the log. ends: mark the last one, where the run has ended too early."""
+    """Draw a value of the log, if it was ever logged."""
     points = [
         (at[record["epoch"]], record["log"][key])
         for record in records
@@ -209,14 +200,16 @@ def _line(
     x, y = zip(*points)
     if is_smoothed and len(points) >= _SMOOTHED_FROM:
         axes.plot(x, y, **{**style, "label": None, "alpha": 0.25})
-        y = smoothed(y, _PAST)
-    axes.plot(x, y, marker="o" if len(points) < 3 else None, **style)
-    if ends:
-        axes.plot(x[-1:], y[-1:], marker="x", markersize=9, color=style["color"])
+        y = smoothed(y, _PAST_WEIGHT)
+    _curve(axes, x, y, **style)
+
+
+def _curve(axes: Any, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    axes.plot(x, y, marker="o" if len(x) < 3 else None, **style)
 
 
 def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
-    """Draw the learning rates. name: the run's, "" where there is one."""
+    """Draw the learning rates. name: the run's name, "" if only one run is drawn."""
     keys = sorted(
         {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
     )
@@ -227,7 +220,7 @@ def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
 
 
 def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> None:
-    """Draw a line for each environment with rollouts."""
+    """Draw the success rate of each environment, with its confidence interval."""
     rollouts = [record for record in records if record["phase"] == "rollout"]
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
     for number, environment in enumerate(environments):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
+_STOP_SECONDS = 60
+
 
 def start(
     words: Sequence[str],
@@ -15,8 +17,8 @@ def start(
     variables: Mapping[str, str],
     preexec_fn: Callable[[], None] | None = None,
 ) -> subprocess.Popen:
-    """Start a program that prints into `log`. Ctrl-C reaches this process alone, which passes it
-    on: it would come to torchrun twice. preexec_fn: as of Popen.
+    """Start a program that prints into `log`, in a separate session: only this process receives
+    Ctrl-C, and torchrun would otherwise receive it twice. preexec_fn: as of Popen.
     """
     return subprocess.Popen(
         words,
@@ -29,15 +31,26 @@ def start(
     )
 
 
+def stop(process: subprocess.Popen) -> None:
+    """Terminate the process if it still runs, wait for its end, and kill it after a minute."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @contextmanager
 def handling(signals: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """For the block, call `handler(signal, frame)` for those of `signals` that are not ignored, as
-    under nohup.
+    """For the block, call `handler(signal, frame)` for `signals`, except for ignored ones, such as
+    SIGHUP under nohup.
     """
-    ours = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in ours}
+    handled = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
+    former_handlers = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:
-        for number, former in before.items():
+        for number, former in former_handlers.items():
             signal.signal(number, former)

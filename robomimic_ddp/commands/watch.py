@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +20,16 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.monitoring import heartbeat, run_summary
 from robomimic_ddp.terminal import clean, print_clean, say, table, width, wrapped
 
-_SECONDS = 2.0
-"""Between looks."""
+_REFRESH_SECONDS = 2.0
 SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
-"""Without a heartbeat; at the same place while others are ahead, and in the time of its steps: the
-longer of both.
+"""A rank is silent after SILENT_SECONDS without a heartbeat, and stuck after STUCK_SECONDS (or the
+time of STUCK_STEPS steps, if longer) at one place while other ranks are ahead.
 """
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
-_DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
-_KEYS = "q or Ctrl-C ends this view, not the run"
+_DAMAGED = "{}: this heartbeat is damaged, so the state of its rank is unknown (a full disk?)"
+_KEYS = "Ctrl-C closes this view; the run continues"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -45,11 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the run until all ranks have ended (0), or until q or Ctrl-C; with --once, return 1 if a
+    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, return 1 if a
     rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
-    heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
         return _print_tables(directory, args.once)
     with suppress(KeyboardInterrupt):
@@ -59,71 +53,51 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _show_live(directory: Path) -> None:
-    beats, damaged = heartbeat.look(directory)
-    screen = Screen(beats, damaged, _summary(directory, beats))
+    screen = _screen(directory)
     live = Live(screen, refresh_per_second=4)
-    with _keyboard() as is_quit:
-        try:
-            live.start()  # not `with`: Ctrl-C may come while it starts
-            while not all(_outcome(beat) for beat in beats) and not is_quit():
-                beats, damaged = heartbeat.look(directory)
-                live.update(Screen(beats, damaged, _summary(directory, beats)))
-        finally:
-            live.stop()
+    try:
+        live.start()  # not `with`: Ctrl-C may come while it starts
+        while not screen.has_ended:
+            time.sleep(_REFRESH_SECONDS)
+            screen = _screen(directory)
+            live.update(screen)
+    finally:
+        live.stop()
 
 
-def _summary(directory: Path, beats: Sequence[dict[str, Any]]) -> list[str]:
-    return list(run_summary.lines(directory, beats, time.time()))
+def _screen(directory: Path) -> Screen:
+    beats, damaged = heartbeat.look(directory)
+    return Screen(beats, damaged, list(run_summary.lines(directory, beats, time.time())))
 
 
 def _print_resume(directory: Path) -> None:
-    """Print the command that resumes the run, on one line, as a shell takes it."""
+    """Print the command that resumes the run, on one line that a shell accepts."""
     resume = run_summary.resume_command(directory)
     if resume:
         print_clean(f"if the run has ended, resume it with:\n  {resume}")
 
 
-@contextmanager
-def _keyboard() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits until the next look, or a key, and returns whether it was q."""
-    if not sys.stdin.isatty():
-        yield lambda: bool(time.sleep(_SECONDS))
-        return
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)  # keys come without Enter
-
-    def is_quit() -> bool:
-        ready, _, _ = select.select([sys.stdin], [], [], _SECONDS)
-        return bool(ready) and os.read(sys.stdin.fileno(), 1).lower() in (b"q", b"")
-
-    try:
-        yield is_quit
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
 def _print_tables(directory: Path, once: bool) -> int:
     while True:
-        beats, damaged = heartbeat.look(directory)
-        cells = rows(beats, time.time())
-        for line in _summary(directory, beats):
+        screen = _screen(directory)
+        cells = rows(screen.beats, time.time())
+        for line in screen.summary:
             say(line)
         print_clean("\n".join(table([COLUMNS, *cells], width())))
-        states = [line[1] for line in cells]
-        for name in damaged:
+        for name in screen.damaged:
             say(_DAMAGED.format(name))
-        has_ended = all(_outcome(beat) for beat in beats)
-        if once or has_ended:
+        if once or screen.has_ended:
             _print_resume(directory)
         if once:
-            return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
-        if has_ended:
+            is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
+            return EXIT_REFUSED if is_in_trouble else EXIT_DONE
+        if screen.has_ended:
             return EXIT_DONE
-        time.sleep(_SECONDS)
+        time.sleep(_REFRESH_SECONDS)
 
 
 def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
-    """Return the table's cells, a tuple of COLUMNS for each rank."""
+    """Return a row of the table, with the cells of COLUMNS, for each rank."""
     farthest = max(_progress(beat) for beat in beats)
     awaited = any(_waits_for_others(beat) for beat in beats)
     return [_row(beat, now, farthest, awaited) for beat in beats]
@@ -135,12 +109,14 @@ def _outcome(beat: dict[str, Any]) -> str | None:
 
 
 def _progress(beat: dict[str, Any]) -> tuple[int, int]:
-    """Return its epoch and started steps: who loads its batch is behind those that have theirs."""
+    """Return the epoch and the steps begun: a rank that still loads its batch is behind the ranks
+    that have theirs.
+    """
     return beat["epoch"] or 0, max(beat["step"], beat.get("begun", 0))
 
 
 def _waits_for_others(beat: dict[str, Any]) -> bool:
-    """Whether it waits in a training step, inside a collective or a backward pass."""
+    """Return whether the rank is inside a collective or a backward pass of a training step."""
     code = beat.get("code") or ""
     return _TRAINS in (beat["place"] or "") and any(place in code for place in _COLLECTIVES)
 
@@ -191,36 +167,33 @@ def _state(beat: dict[str, Any], seen: float, farthest: tuple[int, int], awaited
 
 @dataclass(frozen=True)
 class Screen:
-    """Draws the summary and the table at any width, for rich. Ranks in trouble come first, and are
-    described above. Where a line is too long, "at" is below the others; if the ranks then leave the
-    screen, it is cut.
+    """Draws the summary and the table for rich, at any width. Ranks in trouble come first, and are
+    described above the table. On a narrow screen the column "at" is below the others, unless the
+    ranks would then not fit the screen's height: it is cut off in that case.
     """
 
     beats: Sequence[dict[str, Any]]
     damaged: Sequence[str] = ()
     summary: Sequence[str] = ()
 
+    @property
+    def has_ended(self) -> bool:
+        return all(map(_outcome, self.beats))
+
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
-        cells = sorted(rows(self.beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
+        columns = options.max_width
+        cells = sorted(rows(self.beats, time.time()), key=lambda row: row[1] not in _IN_TROUBLE)
         troubles = [_DAMAGED.format(name) for name in self.damaged]
-        troubles += [
-            f"rank {line[0]} {line[1]}: {line[-1]}" for line in cells if line[1] in _IN_TROUBLE
-        ]
-        summary = [*self.summary, _KEYS] if self.summary else []
-        summary = [
-            row for line in summary for row in wrapped(clean(line), options.max_width, "  ", "")
-        ]
+        troubles += [f"rank {row[0]} {row[1]}: {row[-1]}" for row in cells if row[1] in _IN_TROUBLE]
+        del troubles[_MOST_TROUBLES:]
+        lines = [*self.summary, _KEYS] if self.summary else []
+        summary = [row for line in lines for row in wrapped(line, columns, "  ", "")]
         yield from map(Text, summary)
-        yield from (Text(clean(line), style="bold red") for line in troubles[:_MOST_TROUBLES])
-        lines = table([COLUMNS, *cells], options.max_width)
-        above = [*summary, *troubles[:_MOST_TROUBLES]]
-        if "\n".join([*above, *lines]).count("\n") >= console.height:
+        yield from (Text(clean(line), style="bold red") for line in troubles)
+        lines = table([COLUMNS, *cells], columns)
+        if "\n".join([*summary, *troubles, *lines]).count("\n") >= console.height:
             lines = table([COLUMNS, *cells], None)
         yield Text(lines[0], style="bold", no_wrap=True, overflow="ellipsis")
         for (_, state, *_), line in zip(cells, lines[1:]):
             style = _STYLES.get(state, "")
             yield Text(line, style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _fitted(text: str, columns: int) -> list[str]:
-    return wrapped(clean(text), columns, "  ", first="")

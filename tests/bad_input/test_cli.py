@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,7 +214,7 @@ def test_a_read_only_checkout(name: str, folder: Path, command) -> None:
     try:
         code, out, err = command(name, package)
         assert (code, out) == (1, "")
-        assert str(package) in err and "Nothing was written" in err and "permissions" in err
+        assert str(package) in err and "Nothing was written" in err and "is read-only" in err
         assert name == "revert" or "-m robomimic_ddp run MODULE" in err, "the way around"
         assert snapshot(package) == before
     finally:
@@ -231,36 +230,6 @@ def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
     path.symlink_to("/proc/self/mem")
     code, _, err = command(name, folder / "checkout")
     assert code == 1 and str(path) in err and "cannot be read" in err and "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        ("--help",),
-        ("ckpt", "--help"),
-        ("sweep", "new", "--help"),
-        ("launch", "--help"),
-        ("plot", "run"),
-        ("status",),
-    ],
-)
-def test_an_output_that_cannot_be_written(name: tuple[str, ...], folder: Path) -> None:
-    """A full disk under `> FILE`: with Python's buffer, and without it."""
-    arguments = [str(folder / "checkout")] if name == ("status",) else []
-    buffering = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    for buffered in ((), ("-u",)):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [sys.executable, *buffered, "-m", "robomimic_ddp", *name, *arguments],
-                cwd=folder,
-                env=buffering,
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=60,
-            )
-        assert done.returncode == 1 and "Free disk space" in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["status", "diff"])

@@ -14,7 +14,6 @@ import torch
 
 from robomimic_ddp import cli, files
 from robomimic_ddp.checkpoint import lock, run_search, state_file
-from robomimic_ddp.commands.bench import command as bench
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import command_line, json_config, option_values
@@ -231,7 +230,6 @@ WRITERS = {
     "out.pth": export,
     "out.safetensors": export,
     "curves.png": picture,
-    "rows.json": perhaps(lambda path: bench._write(path, "{}")),
     drafts.SCHEMA: perhaps(lambda path: drafts._replace(path, "a: 1")),
     study.JOURNAL: perhaps(lambda path: study.Sweep(path.parent)),
 }

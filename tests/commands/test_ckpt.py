@@ -139,7 +139,7 @@ def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
     out.write_text("the user's")
     for words in (("convert", write()), ("average", write(), write("b.pth"))):
         assert command(*words, "-o", out) == 2 and out.read_text() == "the user's"
-        assert "out.pth' is there already" in capsys.readouterr().err
+        assert "out.pth' already exists" in capsys.readouterr().err
     assert command("convert", write(), "-o", out, "--force") == 0 and load(out)
 
 
@@ -165,13 +165,6 @@ def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, c
 
 
 @pytest.mark.bad_input
-def test_what_safetensors_has_no_form_for(write, tmp_path, capsys):
-    assert command("convert", write(config="\ud800"), "-o", tmp_path / "out.safetensors") == 1
-    assert "safetensors has no form for a part of" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
-
-
-@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())
@@ -179,7 +172,7 @@ def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     (tmp_path / "link.pth").symlink_to(path)
     for out in (path, tmp_path / "link.pth"):
         assert command("convert", path, "--ema", "-o", out) == 2
-        assert "is the checkpoint that is read" in capsys.readouterr().err
+        assert "is the checkpoint to read" in capsys.readouterr().err
     assert command("average", write("b.pth"), path, "-o", path) == 2
     assert path.read_bytes() == before
 
@@ -349,9 +342,9 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
     for words, code, message in (
         (("convert", write(), "-o", tmp_path / "out.txt"), 2, "expected a name ending in .pth"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
-        (("show", tmp_path / "none.pth"), 1, "there is no such file"),
+        (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
-        (("show", tmp_path), 1, "this is a folder; expected a file, such as models/"),
+        (("show", tmp_path), 1, " is a folder; expected a file, such as models/"),
     ):
         assert command(*words) == code
         error = capsys.readouterr().err

@@ -84,7 +84,7 @@ def printed(launch, config):
         shown = shlex.split(out.partition("command: ")[2])
         begin = shown.index(sys.executable)
         added = dict(word.split("=", 1) for word in shown[:begin])
-        for name in torchrun.passes_on_signals()[1]:
+        for name in torchrun.signal_settings()[1]:
             added.pop(name)
         return shlex.join(shown[begin + 3 :]), added
 
@@ -242,7 +242,7 @@ def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
 
 def test_one_node(printed, config):
     words, added = printed("--gpus", 2, "--max-restarts", 1, "--resume", "--", "a=b c")
-    flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
+    flag, variable = torchrun.signal_settings()  # by torch's version: one or the other
     assert ",".join(torchrun.SIGNALS) in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
@@ -278,7 +278,7 @@ def test_torchrun_leaves_an_ignored_hangup_alone():
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        flag, variable = torchrun.passes_on_signals()
+        flag, variable = torchrun.signal_settings()
     finally:
         signal.signal(signal.SIGHUP, before)
     assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")

@@ -29,7 +29,6 @@ STATUS_KEYS = {
     "seams",
     "problems",
     "already_distributed",
-    "uncommitted_files",
     "files_to_edit",
     "files_in_record",
 }
@@ -91,7 +90,7 @@ def test_the_five_classes_of_status(host, command):
     )
     content = status(command, host)
     assert content["state"] == "already distributed"
-    assert set(content["already_distributed"]) == {"found", "places", "synchronises", "why"}
+    assert set(content["already_distributed"]) == {"found", "places", "why"}
     assert content["already_distributed"]["places"] == [
         {"file": "scripts/train_mine.py", "line": 2, "what": "accelerate"}
     ]

@@ -1,4 +1,4 @@
-"""Checkouts as they are found: links, uncommitted work, lost records, files nobody may write."""
+"""Checkouts as they are found: links, lost records, files nobody may write."""
 
 from __future__ import annotations
 
@@ -34,23 +34,10 @@ def checkout(host):
 
 
 def test_a_clean_checkout_is_clean_again_after_revert(checkout, command):
-    out = command("apply", checkout)[1]
-    assert "not committed" not in out and "See the lines with git diff; take" in out
+    assert command("apply", checkout)[0] == 0
     assert git(checkout, "status", "--porcelain")
-    assert "not committed" not in command("status", checkout)[1], "our own edits are not the user's"
     assert command("revert", checkout)[0] == 0
     assert git(checkout, "status", "--porcelain") == ""
-
-
-def test_uncommitted_work_is_named_and_does_not_stop_apply(checkout, command):
-    (checkout / "notes.txt").write_text("mine")
-    (checkout / "robomimic/utils/train_utils.py").open("a").write("mine = 1\n")
-    for arguments in (["status"], ["apply", "--dry-run"], ["apply"]):
-        code, out, _ = command(arguments[0], checkout, *arguments[1:])
-        assert code == 0
-        assert "changes of yours that are not committed" in out and "notes.txt" in out
-    assert command("revert", checkout)[0] == 0
-    assert (checkout / "robomimic/utils/train_utils.py").read_text().endswith("mine = 1\n")
 
 
 def test_our_patch_goes_in_and_out_with_git(checkout, command):
@@ -94,12 +81,10 @@ def test_a_script_that_is_a_link_into_the_checkout_is_one_place(checkout, comman
     shutil.copy(checkout / "robomimic/scripts/train.py", checkout / "examples/train_far.py")
     for name in ("train_far.py", "train_near.py"):
         (checkout / "robomimic/scripts" / name).symlink_to("../../examples/train_far.py")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-q", "-m", "links")
     before = snapshot(checkout)
     assert command("apply", checkout)[0] == 0
     code, out, _ = command("status", checkout)
-    assert code == 0 and "would train on one rank" not in out and "changes of yours" not in out
+    assert code == 0 and "would train on one rank" not in out
     assert "scripts/train_far.py" in out and "train_near.py" not in out
     text = (checkout / "examples/train_far.py").read_text()
     assert text.count("@DDPUtils.distributed") == 1
@@ -111,8 +96,6 @@ def test_a_linked_folder_inside_the_host(checkout, command):
     package = checkout / "robomimic"
     shutil.move(package / "scripts", checkout / "programs")
     (package / "scripts").symlink_to("../programs")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-q", "-m", "link")
     before = snapshot(checkout)
     patch = checkout.parent / "x.patch"
     patch.write_text(command("diff", checkout)[1])

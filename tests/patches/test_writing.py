@@ -180,24 +180,6 @@ def test_an_edit_saved_while_files_are_written_is_kept(folder, monkeypatch, name
 
 
 @pytest.mark.planted_fault
-def test_what_an_editor_writes_to_the_replaced_file_is_kept(folder, monkeypatch):
-    replace = os.replace
-    editor = (folder / "a.py").open("ab", buffering=0)
-
-    def writing_late(source, target):
-        replace(source, target)
-        if os.path.basename(target) == "b.py":
-            monkeypatch.setattr(writing.os, "replace", replace)
-            editor.write(b" and the user's")
-
-    monkeypatch.setattr(writing.os, "replace", writing_late)
-    with editor, pytest.raises(PatchError, match="a.py cannot be written: another program"):
-        write_all(some_changes(folder))
-    assert (folder / "a.py").read_bytes() == b"a and the user's"
-    assert (folder / "b.py").read_bytes() == b"b"
-
-
-@pytest.mark.planted_fault
 def test_what_cannot_be_put_back_is_named_and_the_rest_is_put_back(folder, monkeypatch):
     before = snapshot(folder)
     refuse(monkeypatch, ("b.py", 1), ("a.py", 2))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "robomimic_ddp"
-ROOMS = ("distributed", "training")
+ROOMS = ("commands", "distributed", "training")
 NO_NAMES = {"one", "found", "made", "said", "held", "own"} | {"given", "kept", "taken", "more"}
 """Words that say nothing of a value: write `optimizer`, `checkpoint`, `parameters`."""
 

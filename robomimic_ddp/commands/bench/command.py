@@ -7,27 +7,28 @@ All numbers are those that a training run writes into its history (monitoring/th
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from robomimic_ddp import files
-from robomimic_ddp.commands import figures
-from robomimic_ddp.commands.bench import report, training
-from robomimic_ddp.commands.launch import checks, devices
+from robomimic_ddp.commands import figures, training_process
+from robomimic_ddp.commands.bench import report
+from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.commands.training_process import handling
-from robomimic_ddp.config import env, json_config, paths, tree
-from robomimic_ddp.distributed.atomic_files import atomic_open
-from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, UsageError
+from robomimic_ddp.config import env, json_config, parent, paths, tree
+from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
+from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean, say, whole_number
 
 EPOCHS = 3
-"""Epochs of a start that are measured; a start takes longer than they do."""
+"""Epochs of each start that are measured."""
+_LOG_LINES = 15
 _ALWAYS = {
     "experiment.name": "bench",
     "experiment.validate": "false",
@@ -50,17 +51,16 @@ _WHERE_SET = {
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp bench`."""
     add = parser.add_argument
-    add("settings", nargs="*", metavar="KEY=VALUE", help="settings over those of the config")
+    add("settings", nargs="*", metavar="KEY=VALUE", help="settings that change the config")
     add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
     add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
     add("--steps", type=whole_number(1), default=30, metavar="N", help="of an epoch; default 30")
-    what = f"epochs that are not counted, before the {EPOCHS} that are; default 1"
+    what = f"epochs before the {EPOCHS} that are measured; default 1"
     add("--warmup", type=whole_number(0), default=1, metavar="N", help=what)
-    what = "how often each number of ranks is started, in turns; default 2"
+    what = "how many times each number of ranks is started, in turns; default 2"
     add("--rounds", type=whole_number(1), default=2, metavar="N", help=what)
-    what = "also draw the table; the ending chooses the format"
+    what = "also draw the results; the file's ending chooses the format"
     add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
-    add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -85,11 +85,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         say(line)
     base = report.ranks_text(args.ranks[0])
     say(
-        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, after {args.warmup} to "
-        f"warm up; speed-up and efficiency against {base}"
+        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, each start after "
+        f"{args.warmup} epoch(s) of warm-up; speed-up and efficiency are relative to {base}"
     )
-    if args.json is not None:
-        _write(args.json, json.dumps([asdict(speed) for speed in speeds], indent=2) + "\n")
     if args.output is not None:
         report.draw(speeds, str(args.output))
         print_clean(f"drawn to {args.output}")
@@ -111,20 +109,20 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
             raise UsageError(f"found {word!r}, expected KEY=VALUE, such as train.batch_size=64.")
         if name in changes:
             raise UsageError(
-                f"{word}: bench sets {name} itself, so that all numbers of ranks train alike and "
-                "leave nothing behind. Leave it out."
+                f"{word}: bench sets {name} itself, so that all runs are comparable and leave "
+                "nothing behind. Remove it from the command line."
             )
     words = [*args.settings, *(f"{key}={value}" for key, value in changes.items())]
     return Settings(config=args.config, gpus=ranks, overrides=tuple(words))
 
 
 def _require_possible(args: argparse.Namespace) -> None:
-    """Raise what would stop the ranks, before the first one is started."""
+    """Raise any error that would stop the ranks, before the first rank is started."""
     gpus = len(devices.visible_devices(env.variables()))
     if gpus and args.ranks[-1] > gpus:
         raise UsageError(
             f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
-            f"share one would not show what several GPUs do. Give numbers up to {gpus}."
+            f"share a GPU would not show how training scales. Give numbers up to {gpus}."
         )
     checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
 
@@ -133,14 +131,14 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
     with (
         tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
-        # As Ctrl-C: the training ends, its files are removed.
-        handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
+        # Like Ctrl-C: end the training and remove its files.
+        training_process.handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler),
     ):
         for number in range(args.rounds):
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = training.train(_job(args, ranks, str(output)), output)[args.warmup :]
+                logs = _train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)
@@ -153,11 +151,27 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     return epochs
 
 
-def _write(file: Path, text: str) -> None:
+def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+    """Return the train log of each epoch. Raises LaunchError if the training fails."""
+    variables = env.variables()
+    command = torchrun.command(job, variables)
+    log = output.with_suffix(".log")
+    with open(log, "wb") as file:
+        added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
+        tie = parent.ending_with(os.getpid(), signal.SIGTERM)
+        process = training_process.start(command.quiet, file, {**variables, **added}, tie)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.require_no_link(file)
-        with atomic_open(file, follow=True, encoding="utf-8") as opened:
-            opened.write(text)
-    except OSError as error:
-        raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error
+        code = process.wait()
+    finally:
+        training_process.stop(process)
+    directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
+    if code != 0 or not directories:
+        text = files.read_end(log).splitlines()
+        print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
+        raise LaunchError(
+            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so there "
+            "is no speed to measure; its last lines are above. To see its complete output, run "
+            f"`robomimic-ddp launch --config {job.config} --gpus {job.gpus}`."
+        )
+    records = history.read(directories[0])
+    return [record["log"] for record in records if record["phase"] == "train"]

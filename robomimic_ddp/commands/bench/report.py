@@ -86,9 +86,9 @@ def draw(speeds: Sequence[Speed], output: str) -> None:
     speed_axes.plot(ranks, ideal, linestyle="--", color="#8b98a9", label="ideal")
     speed_axes.plot(ranks, rates, marker="o", color=COLOURS[0], label="measured (efficiency)")
     for speed in speeds[1:]:
-        place = (speed.ranks, speed.samples_per_second)
+        point = (speed.ranks, speed.samples_per_second)
         style = {"textcoords": "offset points", "xytext": (0, -15), "ha": "center"}
-        speed_axes.annotate(f"{speed.efficiency:.0%}", place, **style)
+        speed_axes.annotate(f"{speed.efficiency:.0%}", point, **style)
     speed_axes.set_title("samples per second, all ranks", fontsize=11)
     speed_axes.set_xticks(ranks)
     speed_axes.set_xlabel("ranks")

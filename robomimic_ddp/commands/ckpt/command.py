@@ -1,6 +1,6 @@
 """`robomimic-ddp ckpt show|convert|average`: shows, converts and averages checkpoints.
 
-torch is imported when the command line is right.
+torch is imported after the command line was checked.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from robomimic_ddp.terminal import print_clean, say
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp ckpt`."""
     actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
-    show = actions.add_parser("show", help="what is inside")
+    show = actions.add_parser("show", help="print the contents")
     show.add_argument("path")
     show.add_argument("--keys", action="store_true", help="also every key with its shape")
-    convert = actions.add_parser("convert", help="the same weights in another layout")
+    convert = actions.add_parser("convert", help="write the same weights in another layout")
     convert.add_argument("path")
-    average = actions.add_parser("average", help="the mean of several checkpoints' weights")
+    average = actions.add_parser("average", help="write the mean of several checkpoints' weights")
     average.add_argument("paths", nargs="+", metavar="path")
-    for sub in (convert, average):
-        sub.add_argument("-o", "--output", required=True, help="the file; .safetensors or .pth")
-        sub.add_argument(
-            "--layout",
-            choices=("keep", "plain", "host"),
-            default="keep",
-            help="plain: nets without `module.` in their keys; host: with it, as DataParallel "
-            "hosts (DROID's family) write them",
+    for add in (convert.add_argument, average.add_argument):
+        what = "the new file, .pth or .safetensors"
+        add("-o", "--output", required=True, metavar="FILE", help=what)
+        what = (
+            "plain: keys without `module.`; host: with it, as DataParallel hosts (DROID's family) "
+            "write them; default %(default)s"
         )
-        sub.add_argument("--force", action="store_true", help="replace the file if there is one")
-        sub.add_argument("--ema", action="store_true", help="the averaged weights only, as nets")
+        add("--layout", choices=("keep", "plain", "host"), default="keep", help=what)
+        add("--force", action="store_true", help="replace an existing file")
+        add("--ema", action="store_true", help="write only the averaged weights, as the nets")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
@@ -65,21 +64,20 @@ def _rewrite(args: argparse.Namespace) -> None:
         raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
     reason = paths.why_not_writable(output.parent)
     if reason is not None:
-        raise UsageError(f"--output {args.output!r} cannot be written to: {reason}.")
+        raise UsageError(f"--output {args.output!r} cannot be written: {reason}.")
     if any(paths.expanded(source).resolve() == output.resolve() for source in sources):
         raise UsageError(
-            f"--output {args.output!r} is the checkpoint that is read, and what the new file "
-            "leaves out would be lost. Name another file."
+            f"--output {args.output!r} is the checkpoint to read, and what the new file leaves "
+            "out would be lost. Name another file."
         )
     if os.path.lexists(output) and not args.force:
         raise UsageError(
-            f"--output {args.output!r} is there already. Name another file, or replace it with "
+            f"--output {args.output!r} already exists. Name another file, or replace it with "
             "--force."
         )
     from robomimic_ddp.commands.ckpt import contents
 
-    contents.make_folder(output)
     content = contents.averaged([contents.read(path) for path in sources], sources)
     content = contents.converted(content, args.layout, args.ema, sources[0])
-    contents.write(content, output, sources[0])
-    say(f"{output}: {', '.join(contents.parts(content))}")
+    contents.write(content, output)
+    say(f"{output}: {', '.join(contents.section_sizes(content))}")

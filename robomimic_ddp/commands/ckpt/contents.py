@@ -1,4 +1,4 @@
-"""What is inside a checkpoint, in words, in another layout, and the mean of several."""
+"""The contents of a checkpoint: described, in another layout, and the mean of several."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 
 WRAPPED = "module"
-"""The component that DataParallel adds to a net's keys, and DROID's hosts keep."""
-_DECIDES = re.compile(
+"""The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
+_DEFINING = re.compile(
     r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
     r"num_data_workers|cuda)$)"
 )
-"""Settings that checkpoints of one run have in common, also after it was resumed."""
+"""Settings that all checkpoints of a run have in common, even after it was resumed."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -34,10 +34,10 @@ def read(path: Any) -> dict[str, Any]:
     file = paths.expanded(path)
     if file.is_dir():
         raise CheckpointError(
-            f"{path}: this is a folder; expected a file, such as models/*.pth or last.pth in it."
+            f"{path} is a folder; expected a file, such as models/*.pth or last.pth in it."
         )
     if not file.exists():
-        raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
+        raise CheckpointError(f"{path} does not exist (looked for {file.absolute()}).")
     content = file_check.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)
@@ -47,18 +47,18 @@ def read(path: Any) -> dict[str, Any]:
             f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
-    for part in ("nets", "ema"):
-        _require_tensors(content["model"].get(part), part, path)
+    for section in ("nets", "ema"):
+        _require_tensors(content["model"].get(section), section, path)
     return content
 
 
-def _require_tensors(tensors: Any, part: str, path: Any) -> None:
-    members = tensors.items() if isinstance(tensors, dict) else [(type(tensors).__name__, None)]
-    for key, value in members if tensors is not None else ():
+def _require_tensors(tensors: Any, section: str, path: Any) -> None:
+    items = tensors.items() if isinstance(tensors, dict) else [(type(tensors).__name__, None)]
+    for key, value in items if tensors is not None else ():
         if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
             raise CheckpointError(
-                f'{path}: its model has {str(key)[:100]!r} in "{part}"; expected names with a '
-                "tensor each."
+                f'{path}: its model has {str(key)[:100]!r} in "{section}"; expected a tensor under '
+                "each name."
             )
 
 
@@ -66,7 +66,7 @@ def _of_state(state: Mapping[str, Any], path: Any) -> dict[str, Any]:
     algorithms = state.get("model")
     algorithm = algorithms.get("") if isinstance(algorithms, dict) else None
     if not isinstance(algorithm, dict):
-        raise CheckpointError(f"{path}: found no single algorithm in this state.")
+        raise CheckpointError(f"{path} contains no algorithm, or several; expected one.")
     ema = algorithm.get("ema_nets") or tree.at(algorithm, "ema.averaged_model")
     rest = {key: value for key, value in state.items() if key not in ("model", "ranks")}
     return {"model": {"nets": algorithm.get("nets"), "ema": ema}, "ddp_state": rest}
@@ -91,9 +91,9 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         epoch = tree.at(content, "variable_state.epoch")
         if epoch is not None:
             yield f"after epoch {epoch}"
-    for part, tensors in _tensors(content["model"]).items():
+    for section, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
-        yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
+        yield f"{section}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
         for net, members in _by_net(tensors).items():
             yield f"  {net}: {_count(members):,}"
         if keys:
@@ -106,24 +106,24 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """Return the first checkpoint with the mean of all checkpoints' nets and averages (in float64).
+    """Return the first checkpoint with the mean of all checkpoints' nets and averages, computed in
+    float64, and without optimizers. Tensors that are not floating point are those of the first.
 
-    Raises CheckpointError, which names the file and the key, if they do not match. Tensors of other
-    types are the first's. Leaves out optimizers.
+    Raises CheckpointError, with file and key, if the checkpoints do not match.
     """
     if len(contents) == 1:
         return contents[0]
     for name, content in zip(names[1:], contents[1:]):
         _require_one_run(contents[0], content, f"{name} and {names[0]}")
-    parts = [_tensors(content["model"]) for content in contents]
+    all_sections = [_tensors(content["model"]) for content in contents]
     mean: dict[str, Any] = {}
-    for part, first in parts[0].items():
-        for name, other in zip(names[1:], parts[1:]):
-            _require_alike(first, other.get(part), f"{name} and {names[0]}: {part}")
-        for name, tensors in zip(names, parts):
-            _require_finite(tensors[part], f"{name}: {part}")
-        mean[part] = {
-            key: _mean(tensors[part][key] for tensors in parts)
+    for section, first in all_sections[0].items():
+        for name, sections in zip(names[1:], all_sections[1:]):
+            _require_alike(first, sections.get(section), f"{name} and {names[0]}: {section}")
+        for name, tensors in zip(names, all_sections):
+            _require_finite(tensors[section], f"{name}: {section}")
+        mean[section] = {
+            key: _mean(tensors[section][key] for tensors in all_sections)
             if value.is_floating_point()
             else value
             for key, value in first.items()
@@ -140,63 +140,63 @@ def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
     broken = [key for key, value in tensors.items() if not file_check.is_finite(value).all()]
     if broken:
         raise CheckpointError(
-            f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: so "
-            "would the mean. Leave this checkpoint out."
+            f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}, "
+            "and so would the mean. Leave this checkpoint out."
         )
 
 
 def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError, which names the first difference, for unlike trainings."""
+    """Raise CheckpointError, with the first difference, for checkpoints of different trainings."""
     settings, others = _settings(first), _settings(other)
     for key in sorted({*settings, *others}) if settings and others else ():
         values = [values.get(key, "nothing") for values in (others, settings)]
         if values[0] != values[1]:
             raise CheckpointError(
-                f"{where} are of unlike trainings: {key} is {values[0][:80]} and {values[1][:80]}. "
-                "Only checkpoints of one run have a mean that works."
+                f"{where} are of different trainings: {key} is {values[0][:80]} and "
+                f"{values[1][:80]}. Only checkpoints of one run have a mean that works."
             )
 
 
 def _settings(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return what decides which weights a training finds, as JSON; {} if it is not known."""
-    state = content.get("ddp_state")
-    if state is not None:
-        saved = tree.at(state, "defines.config")
-        settings = dict(saved) if isinstance(saved, dict) else {}
-    else:
-        named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
-        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
-    return {key: value for key, value in settings.items() if _DECIDES.match(key)}
+    """Return the settings that determine the weights, as JSON; {} if there is no config."""
+    if "config" not in content:
+        return {}
+    named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
+    return {
+        key: json.dumps(value, default=str, sort_keys=True)
+        for key, value in named
+        if _DEFINING.match(key)
+    }
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
-    odd = [key for key in set(first) ^ set(other or {})]
-    both = set(first) & set(other or {})
-    odd += [key for key in both if _kind(first[key]) != _kind(other[key])]
-    if odd:
+    kinds, others = (
+        {key: (tensor.shape, tensor.is_floating_point()) for key, tensor in tensors.items()}
+        for tensors in (first, other or {})
+    )
+    unlike = sorted({key for key, _ in kinds.items() ^ others.items()})
+    if unlike:
         raise CheckpointError(
-            f"{where} differ in {len(odd)} tensor(s), such as {sorted(odd)[0]}: only checkpoints "
-            "of the same nets in the same layout can be averaged."
+            f"{where} differ in {len(unlike)} tensor(s), such as {unlike[0]}: only checkpoints of "
+            "the same nets in the same layout can be averaged."
         )
 
 
-def _kind(tensor: torch.Tensor) -> tuple:
-    return tensor.shape, tensor.is_floating_point()
-
-
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
-    """Return `content` in another layout; `ema`: the averaged weights in place of the nets.
+    """Return `content` in another layout; `ema`: with the averaged weights as its nets.
 
-    Raises CheckpointError if there are none.
+    Raises CheckpointError if it has no averaged weights.
     """
-    parts = _tensors(content["model"])
+    sections = _tensors(content["model"])
     if ema:
-        if "ema" not in parts:
+        if "ema" not in sections:
             raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
-        parts = {"nets": parts["ema"]}
-    model = {key: value for key, value in content["model"].items() if not ema and key not in parts}
-    for part, tensors in parts.items():
-        model[part] = tensors if layout == "keep" else _rename_keys(tensors, layout)
+        sections = {"nets": sections["ema"]}
+    model = {
+        key: value for key, value in content["model"].items() if not ema and key not in sections
+    }
+    for section, tensors in sections.items():
+        model[section] = tensors if layout == "keep" else _rename_keys(tensors, layout)
     if ema:
         model["ema"] = None
     return {**content, "model": model}
@@ -214,7 +214,7 @@ def _rename_keys(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, 
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Return ("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
+    """Return net and name, ("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
     words = key.split(".")
     return ".".join(words[:2]), ".".join(words[2:])
 
@@ -237,18 +237,18 @@ def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the parts "nets" and "ema", if present."""
-    return {part: dict(model[part]) for part in ("nets", "ema") if model.get(part)}
+    """Return the tensors of "nets" and "ema", as far as present."""
+    return {section: dict(model[section]) for section in ("nets", "ema") if model.get(section)}
 
 
 def _count(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(value.numel() for value in tensors.values())
 
 
-def parts(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the parts of a checkpoint and their sizes."""
-    for part, tensors in _tensors(content["model"]).items():
-        yield f"{part} ({_count(tensors):,} numbers)"
+def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of a checkpoint with their sizes."""
+    for section, tensors in _tensors(content["model"]).items():
+        yield f"{section} ({_count(tensors):,} numbers)"
 
 
 def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -259,16 +259,12 @@ def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def make_folder(output: Path) -> None:
-    """Make the folder of the file that `write` will make, before what takes long."""
+def write(content: Mapping[str, Any], output: Path) -> None:
+    """Write a checkpoint. Raises CheckpointError if that fails."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise weights.save_error(output, error) from error
-
-
-def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
-    """Write a checkpoint, read from `name`. Raises CheckpointError if that fails."""
     if output.suffix != ".safetensors":
         weights.save(dict(content), output, follow=False)
         return
@@ -278,20 +274,15 @@ def write(content: Mapping[str, Any], output: Path, name: Any) -> None:
         raise CheckpointError(
             f"{output}: safetensors cannot be imported ({error}). pip install safetensors."
         ) from error
-    parts = _tensors(content["model"])
+    sections = _tensors(content["model"])
     flat = {
-        f"{part}.{key}": value.contiguous().clone()
-        for part, tensors in parts.items()
+        f"{section}.{key}": value.contiguous().clone()
+        for section, tensors in sections.items()
         for key, value in tensors.items()
     }
-    words = {"algo_name": str(content.get("algo_name")), "config": str(content.get("config"))}
+    metadata = {"algo_name": str(content.get("algo_name")), "config": str(content.get("config"))}
     try:
         with atomic_files.atomic_open(output, "wb") as file:
-            file.write(save(flat, words))
+            file.write(save(flat, metadata))
     except OSError as error:
         raise weights.save_error(output, error) from error
-    except (KeyError, ValueError) as error:  # a kind of number, or text that is not UTF-8
-        raise CheckpointError(
-            f"{output}: safetensors has no form for a part of {name} ({error!r}). Name a file that "
-            "ends in .pth."
-        ) from error

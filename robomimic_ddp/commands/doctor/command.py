@@ -34,17 +34,14 @@ _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp doctor`."""
-    parser.add_argument(
-        "--ranks",
-        type=whole_number(1),
-        metavar="N",
-        help="also start N ranks and time their collectives",
-    )
-    parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
+    add = parser.add_argument
+    what = "also start N ranks and time their collectives"
+    add("--ranks", type=whole_number(1), metavar="N", help=what)
+    add("--json", action="store_true", help="print a list of findings as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Print the findings; return 1 if one is a failure."""
+    """Print the findings; return 1 if any is a failure."""
     findings = []
     for finding in examine(args.ranks):
         findings.append(finding)
@@ -58,7 +55,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def examine(ranks: int | None = None) -> Iterator[Finding]:
-    """Yield the findings of every check. An error of a check is a finding too."""
+    """Yield the findings of every check; an error in a check is a finding, too."""
     with ThreadPoolExecutor() as threads:
         probed = dict(zip(PROBED, threads.map(probe, PROBED), strict=True))
     context = Context(env.variables(), probed, ranks)
@@ -67,7 +64,7 @@ def examine(ranks: int | None = None) -> Iterator[Finding]:
         try:
             for finding in check(context):
                 yield replace(finding, check=name)
-        except Exception as error:  # an error must not hide the other checks
+        except Exception as error:  # the other checks still have to run
             message = f"the check failed: {type(error).__name__}: {error}"
             yield Finding(name, WARN, message, "Please report it with this line.")
 

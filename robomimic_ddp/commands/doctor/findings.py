@@ -1,4 +1,4 @@
-"""A finding of a check, and what checks examine."""
+"""The findings of the checks, and the context that they examine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. check: its name in the table of docs/troubleshooting.md, which
-    `examine` sets; remedy: what to do, empty where all is well.
+    """A line of the report. check: its name in the table of docs/troubleshooting.md, set by
+    `examine`; remedy: what to do, empty if there is no fault.
     """
 
     check: str
@@ -26,14 +26,14 @@ ok, warn, fail = (partial(Finding, "", level) for level in (OK, WARN, FAIL))
 
 
 def judge(is_fine: bool, message: str, remedy: str) -> Finding:
-    """Return an OK finding if it `is_fine`, else a warning with its remedy."""
+    """Return an OK finding if `is_fine`, otherwise a warning with its remedy."""
     return ok(message) if is_fine else warn(message, remedy)
 
 
 @dataclass(frozen=True)
 class Context:
-    """The environment's variables, and what `probe.probe` has returned for each package. ranks: of
-    `--ranks`, or None.
+    """The environment variables, the result of `probe.probe` for each package, and the number of
+    `--ranks`, if given.
     """
 
     variables: Mapping[str, str]

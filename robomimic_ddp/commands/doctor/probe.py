@@ -1,4 +1,4 @@
-"""Imports a package in another process, since a broken build may end it by a signal:
+"""Imports a package in a separate process, since a broken build can crash it:
 `python -m robomimic_ddp.commands.doctor.probe PACKAGE` prints a line of JSON.
 """
 
@@ -30,7 +30,7 @@ def _torch() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    torch.ones(1).numpy()  # raises where torch is built for another numpy
+    torch.ones(1).numpy()  # raises if torch is built for another numpy
     result: dict[str, Any] = {
         "version": torch.__version__,
         "cuda_build": torch.version.cuda or torch.version.hip,
@@ -57,7 +57,7 @@ def _gpu(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _torchvision() -> dict[str, Any]:
-    """Raises if its compiled operators do not match torch; torchvision 0.15 imports without."""
+    """Raises if its compiled operators do not match torch: torchvision 0.15 imports anyway."""
     import torch
     import torchvision
 
@@ -67,7 +67,7 @@ def _torchvision() -> dict[str, Any]:
 
 
 def _tensorflow_datasets() -> dict[str, Any]:
-    """Imports what a rank that reads RLDS data does."""
+    """Imports the same libraries as a rank that reads RLDS data."""
     from robomimic_ddp.data.rlds.pipeline.images import require_libraries
     from robomimic_ddp.data.rlds.pipeline.resize import filter_in_numpy, filtering
 

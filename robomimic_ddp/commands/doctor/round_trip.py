@@ -1,4 +1,4 @@
-"""`doctor --ranks N`: starts N real ranks, which time a round trip and the all-reduce of a policy's
+"""`doctor --ranks N`: starts N ranks, which time a round trip and the all-reduce of a policy's
 gradients.
 """
 
@@ -16,8 +16,8 @@ from robomimic_ddp.config import env, machine, parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
 
-PATIENCE_SECONDS = 60
-"""Of ranks for each other: less than doctor's for the job, so that they end by themselves."""
+TIMEOUT_SECONDS = 60
+"""Of the collectives: less than doctor's for the job, so that the ranks end by themselves."""
 PARAMETERS = 67_000_000
 """Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3
@@ -30,10 +30,10 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         return
     if "error" in context.torch:
         message = f"--ranks {ranks}: no rank was started, since torch cannot be imported"
-        yield fail(message, "See torch, above.")
+        yield fail(message, "See the check of torch above.")
         return
     if gpus and ranks > gpus:
-        yield fail(f"--ranks {ranks} with {gpus} visible GPU(s)", f"Ask for at most {gpus}.")
+        yield fail(f"--ranks {ranks} with {gpus} visible GPU(s)", f"Use at most {gpus} ranks.")
         return
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]
@@ -42,12 +42,12 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         yield ok(f"{ranks} rank(s) {answer[0]}")
         return
     message = f"the job of {ranks} rank(s) ended with {code}: {known_errors.error_line(text)}"
-    usual = "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
+    usual = "The usual causes are a firewall between the ranks and a wrong *_SOCKET_IFNAME."
     yield fail(message, known_errors.remedy(text) or usual)
 
 
 def measure() -> None:
-    """Collective: time the group that training uses. The main rank prints the medians."""
+    """Collective: time a group like that of training. The main rank prints the medians."""
     import torch
 
     from robomimic_ddp.distributed import group
@@ -55,7 +55,7 @@ def measure() -> None:
     launch, gpus = env.read_launch_env(), torch.cuda.device_count()
     name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
     backend = parallel_mode.backend_for(name)
-    with group.process_group(backend, PATIENCE_SECONDS, device=name):
+    with group.process_group(backend, TIMEOUT_SECONDS, device=name):
         number, gradients = torch.ones(1, device=name), torch.ones(PARAMETERS, device=name)
         round_trip = _median_ms(number, _ROUND_TRIPS)
         all_reduce = _median_ms(gradients, _ALL_REDUCES)
@@ -72,7 +72,7 @@ def measure() -> None:
 
 
 def _median_ms(tensor: Any, times: int) -> float:
-    """Collective: return the median time of `times` all-reduces of a tensor, after one more."""
+    """Collective: return the median time of `times` all-reduces, after one to warm up."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Checks packages: their versions, builds that cannot be imported, and the host."""
+"""Checks the installed packages, whether they can be imported, and the host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ OLDEST_TORCH = (2, 0, 1)
 PACKAGES = ("torch", "torchvision", "numpy", "diffusers", "transformers", "huggingface_hub")
 WITH_RLDS = "pip install '.[rlds]' in the checkout of robomimic-ddp"
 _REMEDIES = {
-    "torchvision::nms": "torch 2.N goes with torchvision 0.(N + 15): install it from torch's "
-    "index.",
+    "torchvision::nms": "torch 2.N needs torchvision 0.(N + 15): install it from torch's index.",
     "cached_download": "pip install 'huggingface_hub<0.26', or diffusers 0.29 and later",
     "Numpy is not available": "pip install 'numpy<2', or torch 2.3 and later",
 }
-"""Part of the error of packages that do not fit together -> what to install."""
+"""Text in the error of packages that do not fit together -> what to install."""
 
 
 def version(package: str) -> str | None:
@@ -34,7 +33,7 @@ def version(package: str) -> str | None:
 
 
 def _broken(package: str, error: str, remedy: str) -> Finding:
-    known = (text for part, text in _REMEDIES.items() if part in error)
+    known = (text for words, text in _REMEDIES.items() if words in error)
     return fail(f"{package} cannot be used: {error}", next(known, remedy))
 
 
@@ -43,9 +42,9 @@ def check_versions(context: Context) -> Iterator[Finding]:
     python = f"Python {platform.python_version()} ({sys.executable})"
     yield ok(", ".join([python, *installed]))
     if version("diffusers") is None:
-        yield warn("no diffusers", "Hosts need it: pip install diffusers")
+        yield warn("diffusers is not installed", "Hosts need it: pip install diffusers")
     elif error := context.probed["diffusers"].get("error"):
-        yield _broken("diffusers", error, "Hosts need it: install it again.")
+        yield _broken("diffusers", error, "Hosts need it: reinstall it.")
 
 
 def check_torch(context: Context) -> Iterator[Finding]:
@@ -60,22 +59,22 @@ def check_torch(context: Context) -> Iterator[Finding]:
     if tuple(map(int, re.findall(r"\d+", torch["version"])[:3])) < OLDEST_TORCH:
         yield fail(f"{build} is too old", "Install torch 2.0.1 or later.")
     elif not torch["gloo"]:
-        remedy = "Ranks on CPUs meet over gloo: install an official build of torch."
+        remedy = "Ranks on CPUs communicate over gloo: install an official build of torch."
         yield fail(f"{build}, with {names}: gloo is missing", remedy)
     else:
-        remedy = "Install a Linux build of torch with CUDA; gloo moves gradients over the CPU."
+        remedy = "Install a Linux build of torch with CUDA: gloo sends gradients through the CPU."
         yield judge(torch["nccl"] or not context.gpus, f"{build}, with {names}", remedy)
     if error := context.probed["torchvision"].get("error"):
-        remedy = "Hosts need it. Install the torchvision that belongs to this torch."
+        remedy = "Hosts need it: install the torchvision that fits this torch."
         yield _broken("torchvision", error, remedy)
 
 
 def check_rlds(context: Context) -> Iterator[Finding]:
     libraries = context.probed["tensorflow_datasets"]
     if version("tensorflow-datasets") is None:
-        yield ok(f"its libraries are not installed. RLDS data needs {WITH_RLDS}")
+        yield ok(f"the libraries for RLDS data are not installed; if you need them: {WITH_RLDS}")
     elif "error" in libraries:
-        yield warn(f"it cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
+        yield warn(f"RLDS data cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
     else:
         resized = libraries["resized"]
         message = f"tensorflow-datasets {libraries['version']}, frames resized by {resized}"
@@ -84,7 +83,7 @@ def check_rlds(context: Context) -> Iterator[Finding]:
 
 
 def check_host(_: Context) -> Iterator[Finding]:
-    """Check that the robomimic which ranks import is edited for this version of our API."""
+    """Check that the robomimic which ranks import is edited for this version of the API."""
     folder = host_seams.importable_folder("robomimic")
     if folder is None:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
@@ -96,9 +95,9 @@ def check_host(_: Context) -> Iterator[Finding]:
     versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
     remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)
     if not edited:
-        yield warn(f"{folder} is not edited: one device only", remedy)
+        yield warn(f"{folder} is not edited: it trains on one device only", remedy)
     elif not versions:
-        yield fail(f"{folder} is edited ({count} files), and no script is an entry point", remedy)
+        yield fail(f"{folder} is edited ({count} files), but no script is an entry point", remedy)
     elif error := other_api_version(versions):
         yield fail(f"{folder}: {error}", f"`robomimic-ddp revert {folder.parent}`, then apply")
     else:

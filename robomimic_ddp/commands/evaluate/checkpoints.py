@@ -86,8 +86,8 @@ def of_run(run: Path) -> list[Path]:
 
 def named(run: Path, words: Sequence[str]) -> list[Path]:
     """Return the files that the words of --checkpoints stand for, each once. Raises UsageError."""
-    found = [path for word in words for path in _of_word(run, word)]
-    return list(dict.fromkeys(found))
+    paths_of_words = [path for word in words for path in _of_word(run, word)]
+    return list(dict.fromkeys(paths_of_words))
 
 
 def _of_word(run: Path, word: str) -> list[Path]:

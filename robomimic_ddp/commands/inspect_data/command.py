@@ -15,38 +15,26 @@ SAMPLE = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument(
-        "path",
-        nargs="?",
-        help="an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file",
+    """Declare the arguments of `robomimic-ddp inspect-data`."""
+    add = parser.add_argument
+    what = "an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file"
+    add("path", nargs="?", help=what)
+    what = "draft a config, a schema if none fits, and a sheet of sample frames"
+    add("-o", "--output", metavar="DIR", help=what)
+    what = "most episodes to read, spread over the files; 0 for all; default %(default)s"
+    add("--episodes", type=whole_number(0), default=SAMPLE, metavar="N", help=what)
+    what = (
+        "in place of PATH: show the data of a job as training reads it, and compute index and "
+        "statistics of RLDS data ahead of training, also under torchrun"
     )
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", help="draft a config, a schema if need be, sample frames"
-    )
-    parser.add_argument(
-        "--episodes",
-        type=whole_number(0),
-        default=SAMPLE,
-        metavar="N",
-        help=f"most episodes to read, spread over the files; 0 for all; default {SAMPLE}",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="in place of PATH: the data of a job, as training reads it. Of RLDS data computes "
-        "index and statistics ahead; also under torchrun",
-    )
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help=f"for --config: folder of the index; default train.data_cache_dir or {DEFAULT_CACHE}",
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add("--config", metavar="FILE", help=what)
+    what = f"for --config: folder of the index; default train.data_cache_dir or {DEFAULT_CACHE}"
+    add("--cache", metavar="DIR", help=what)
+    add("--json", action="store_true", help="print the report as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Prints the report. Raises UsageError, DataError, ConfigError."""
+    """Print the report. Raises UsageError, DataError, ConfigError."""
     from robomimic_ddp.commands.inspect_data import job_data, printing
 
     def show(report: Any) -> None:
@@ -54,20 +42,20 @@ def run(command: str, args: argparse.Namespace) -> int:
 
     if args.config is not None:
         if args.path is not None or args.output is not None:
-            raise UsageError("--config shows the data of its job: leave PATH and -o out.")
+            raise UsageError("--config shows the data of a job: leave out PATH and -o.")
         job_data.show(args.config, args.cache, show)
         return EXIT_DONE
     if args.path is None or args.cache is not None:
         raise UsageError(
-            "name a dataset, as `robomimic-ddp inspect-data PATH`, or a job, as `robomimic-ddp "
-            "inspect-data --config cfg.json`; --cache goes with a job."
+            "name a dataset, as in `robomimic-ddp inspect-data PATH`, or a job, as in "
+            "`robomimic-ddp inspect-data --config cfg.json`; --cache needs --config."
         )
     show(_report(args))
     return EXIT_DONE
 
 
 def _report(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the report of the dataset at a path, after writing the drafts for it."""
+    """Return the report of the dataset at PATH; with -o, write its drafts first."""
     path = paths.expanded(args.path)
     if not path.exists():
         raise DataError(
@@ -76,14 +64,14 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
         )
     reason = None if args.output is None else paths.why_not_writable(args.output)
     if reason is not None:
-        raise UsageError(f"-o {args.output!r} cannot be written to: {reason}.")
+        raise UsageError(f"-o {args.output!r} cannot be written: {reason}.")
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 
         if args.output is not None:
             raise UsageError(
-                "-o: schema, config and contact sheet are written for RLDS, and "
-                f"{path} is a file. For HDF5 begin with configs/example_hdf5.json."
+                f"-o writes drafts for RLDS datasets only, and {path} is a file. For HDF5, start "
+                "from configs/example_hdf5.json."
             )
         return hdf5.report_of(path)
     from robomimic_ddp.commands.inspect_data import drafts, schemas, survey

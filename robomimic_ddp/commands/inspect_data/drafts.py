@@ -1,4 +1,4 @@
-"""Writes the drafts for a dataset: contact sheet, schema where none fits, and a config, which is
+"""Writes the drafts for a dataset: a contact sheet, a schema if none fits, and a config, which is
 `job_template.json` with the dataset's folder, keys and image size.
 """
 
@@ -25,7 +25,7 @@ SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
 TEMPLATE = Path(__file__).with_name("job_template.json")
 LARGEST_IMAGE = 128
 VALIDATED_FROM = 20
-"""Least episodes of a dataset for validation on a twentieth of them."""
+"""Datasets with at least this number of episodes are validated on a twentieth of them."""
 _FRAME_INCHES, _FONT = 1.9, 9
 
 
@@ -36,11 +36,11 @@ def write(
     fit: schemas.Fit | None,
     output: Path,
 ) -> dict[str, Any]:
-    """Write the drafts into the folder `output`, and return what they add to the report. `fit` is
-    of the package's schema that fits; a schema that is there has precedence: a user may have edited
-    it. Raises UsageError, DataError.
+    """Write the drafts into the folder `output`, and return what they add to the report. fit: of
+    the package's schema that fits. A schema in the folder has precedence, since the user may have
+    edited it. Raises UsageError, DataError.
     """
-    file, added, written = output.absolute() / SCHEMA, {}, [output / SHEET]
+    file, notes, written = output.absolute() / SCHEMA, {}, [output / SHEET]
     try:
         output.mkdir(parents=True, exist_ok=True)
         _draw(source, episodes, output / SHEET)
@@ -50,29 +50,29 @@ def write(
             written.append(output / SCHEMA)
         if fit is None or is_edited:
             fit = schemas.fit_of(source, load_schema(str(file)))
-        if is_edited:  # raises as training does
+        if is_edited:  # raises the same errors as training
             find_fields(source.features, str(source.folder), (), (), (), fit.schema)
-            added = {"schema": str(file), "left_out": fit.missing}
+            notes = {"schema": str(file), "left_out": fit.missing}
         if fit.fits:
             config = _config(source, fit, report["cameras"], output.absolute())
             _replace(output / CONFIG, json.dumps(config, indent=4) + "\n")
             written.append(output / CONFIG)
             word = shlex.quote(f"load_from={output / CONFIG}")
             module = "robomimic.scripts.train_rlds"
-            added["next"] = f"train on N GPUs: `torchrun --nproc_per_node=N -m {module} {word}`"
+            notes["next"] = f"train on N GPUs: `torchrun --nproc_per_node=N -m {module} {word}`"
         else:
             missing = "observation" if fit.available["actions"] else "action"
-            added["next"] = (
-                f"next: {output / SCHEMA} names no {missing} that a policy could take, so {CONFIG} "
-                "was not written: name it there, then run inspect-data again"
+            notes["next"] = (
+                f"next: {output / SCHEMA} names no {missing} for a policy, so {CONFIG} was not "
+                "written: name it there, then run inspect-data again"
             )
     except OSError as error:
-        raise UsageError(f"-o {output} cannot be written to: {error}.") from error
-    return {**added, "written": [str(path) for path in written]}
+        raise UsageError(f"-o {output} cannot be written: {error}.") from error
+    return {**notes, "written": [str(path) for path in written]}
 
 
 def _replace(file: Path, text: str) -> None:
-    """Rename an existing, different file to `.old`."""
+    """Write a file; an existing file with another content is renamed to `.old`."""
     with suppress(FileNotFoundError):
         if files.read_bytes(file) != text.encode():
             file.replace(file.with_name(file.name + ".old"))
@@ -97,9 +97,9 @@ def _config(
     )
     observation, cameras = config["observation"], fit.suggested("cameras")
     observation["modalities"]["obs"] = {"low_dim": fit.suggested("states"), "rgb": cameras}
-    places = [fit.schema.cameras[key].feature.replace(".", "/") for key in cameras]
+    features = [fit.schema.cameras[key].feature.replace(".", "/") for key in cameras]
     height, width = (
-        min([LARGEST_IMAGE, *(sizes[place][side] or LARGEST_IMAGE for place in places)])
+        min([LARGEST_IMAGE, *(sizes[feature][side] or LARGEST_IMAGE for feature in features)])
         for side in ("height", "width")
     )
     if source.prepared:
@@ -113,8 +113,8 @@ def _config(
 
 
 def _draw(source: Source, episodes: Sequence[Episode], path: Path) -> None:
-    """Draw the contact sheet: a row of frames for each camera of the first episodes. Raises
-    DataError without matplotlib.
+    """Draw the contact sheet, which has a row of frames for each camera of the first episodes.
+    Raises DataError without matplotlib.
     """
     plt = figures.pyplot()
     rows = [*_rows(episodes)]
@@ -122,7 +122,7 @@ def _draw(source: Source, episodes: Sequence[Episode], path: Path) -> None:
     row_inches, count = _FRAME_INCHES * min(1.5, height / width) + 0.5, max(1, len(rows))
     size = (_FRAME_INCHES * SHEET_FRAMES + 0.4, row_inches * count + 0.6)
     figure = plt.figure(figsize=size, layout="constrained")
-    title = "the first of the episodes read" if rows else "no colour pictures"
+    title = "the first episodes that were read" if rows else "no colour images"
     figure.suptitle(f"{source.name}: {title}")
     for row, (text, frames) in zip(figure.subfigures(count, squeeze=False)[:, 0], rows):
         row.suptitle(text, x=0, ha="left", fontsize=_FONT, weight="bold")
@@ -135,7 +135,7 @@ def _draw(source: Source, episodes: Sequence[Episode], path: Path) -> None:
 
 
 def _rows(episodes: Sequence[Episode]) -> Iterator[tuple[str, list]]:
-    """Yield a name and the frames of each row. The first of an episode has the instruction."""
+    """Yield the title and the frames of each row; an episode's first title has its instruction."""
     for number, episode in enumerate(episodes):
         instruction = f": {episode.texts[0]}" if any(episode.texts[:1]) else ""
         for camera, frames in episode.frames.items():

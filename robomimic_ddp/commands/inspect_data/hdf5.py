@@ -1,4 +1,4 @@
-"""A short report of a robomimic HDF5 file."""
+"""Reports on a robomimic HDF5 file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_GROUPS = 10
 
 
 def report_of(path: Path) -> dict[str, Any]:
-    """Return episodes, lengths and keys of the file. Raises DataError for any other file."""
+    """Return episodes, lengths and keys of the file. Raises DataError for other files."""
     try:
         with opened(path) as file:
             episodes = file.episodes()
@@ -36,11 +36,11 @@ def report_of(path: Path) -> dict[str, Any]:
 
 def _length(file: Structure, episode: str) -> int:
     names = file.names(f"data/{episode}")
-    if not any("action" in name for name in names):  # forks have several, under other names
+    if not any("action" in name for name in names):  # forks have several action datasets
         raise DataError(
             f"{file.path}: {episode} has no actions: found {', '.join(names) or 'nothing'}. "
-            "Expected `actions`, as robomimic's files have, or actions by other names with "
-            '"action" in them (train.action_keys). Convert the file again.'
+            'Expected `actions`, as in robomimic\'s files, or names that contain "action" '
+            "(train.action_keys). Convert the file again."
         )
     steps = file.steps(episode)
     if "actions" in names and hasattr(file.find(f"data/{episode}/actions"), "shape"):
@@ -49,23 +49,23 @@ def _length(file: Structure, episode: str) -> int:
     return steps
 
 
-def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _features(file: Structure, group: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and descriptions of an episode's datasets, without `next_obs`."""
-    if place.count("/") > _MOST_GROUPS:
+    if group.count("/") > _MOST_GROUPS:
         raise DataError(
-            f"{file.path}: {place} is more than {_MOST_GROUPS} groups deep: a group contains "
-            "itself, by a link. Expected data/demo_N/obs/KEY. Write the episode again."
+            f"{file.path}: {group} is more than {_MOST_GROUPS} groups deep: a link makes a group "
+            "contain itself. Expected data/demo_N/obs/KEY. Write the episode again."
         )
-    for name in file.names(place):
-        entry = file.find(f"{place}/{name}")
+    for name in file.names(group):
+        entry = file.find(f"{group}/{name}")
         if hasattr(entry, "items"):
-            yield from _features(file, f"{place}/{name}", f"{prefix}{name}/")
+            yield from _features(file, f"{group}/{name}", f"{prefix}{name}/")
         elif getattr(entry, "shape", None) and not prefix.startswith("next_obs"):
             yield prefix + name, {"shape": list(entry.shape[1:]), "dtype": str(entry.dtype)}
 
 
 def length_summary(lengths: Sequence[int]) -> dict[str, Any]:
-    """Return the range and median of the episodes read, and how many they are."""
+    """Return the number of lengths, and their minimum, median and maximum."""
     return {
         "read": len(lengths),
         "min": min(lengths, default=None),

@@ -1,4 +1,4 @@
-"""The data of a job as its training reads it: of RLDS data the index and statistics."""
+"""Reports on the data of a job as training reads it: for RLDS data, the index and statistics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _QUANTILES = {"1 %": 0.01, "50 %": 0.5, "99 %": 0.99}
 
 
 def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> None:
-    """Collective: give `print_report` a report of each dataset of the job's config at `path`. Makes
-    the index of RLDS data, if it is not cached in `cache` (None: the config's). Only the main rank
-    prints. Raises ConfigError, DataError.
+    """Collective: call `print_report` with the reports of all datasets in the config at `path`.
+    Makes the index of RLDS data if it is not in the folder `cache` (None: the config's). Only the
+    main rank prints. Raises ConfigError, DataError.
     """
     launch = env.read_launch_env()
     config, resolved = host_config.config_of_job(path, environment=launch.option_texts)
@@ -43,7 +43,7 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
 
 
 def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[str, Any]:
-    """Return counts and statistics of a dataset, of whose episodes `rows` are used."""
+    """Return counts and statistics of a dataset; rows: the episodes that training uses."""
     return {
         "kind": "statistics",
         "path": str(source.folder),
@@ -56,8 +56,8 @@ def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[st
     }
 
 
-def _actions(parts: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return the statistics of each dimension of the actions."""
+def _actions(specs: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return the statistics of each action dimension."""
     merged = index.actions.merged(index.length, rows)
     columns = {
         "min": merged["min"][0],
@@ -67,9 +67,9 @@ def _actions(parts: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[s
         "std": np.sqrt(merged["sqdiff"][0] / merged["n"]),
     }
     names = [
-        key.removeprefix("action/") + (f"[{number}]" if part.size > 1 else "")
-        for key, part in parts.items()
-        for number in range(part.size)
+        key.removeprefix("action/") + (f"[{number}]" if spec.size > 1 else "")
+        for key, spec in specs.items()
+        for number in range(spec.size)
     ]
     dimensions = np.stack([*columns.values()], 1).tolist()
     return {name: dict(zip(columns, values)) for name, values in zip(names, dimensions)}

@@ -1,4 +1,4 @@
-"""Prints reports as tables and remarks."""
+"""Prints reports, as tables and remarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLES = ("cameras", "features", "actions")
 
 
 def show(reports: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Print the report of a dataset, or those of a job's datasets."""
+    """Print the report of a dataset, or the reports of a job's datasets."""
     for report in reports if isinstance(reports, list) else [reports]:
         say(f"{report['path']}: {_summary(report)}")
         for title in TABLES:
@@ -60,16 +60,19 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         return
     yield f"{report['files']} files, {decimal(report['bytes'])}"
     if report["episode"]:
-        yield f"of an episode: {', '.join(report['episode'])}"
+        yield f"features of an episode: {', '.join(report['episode'])}"
     if notes := report["prepared"]:
-        yield f"prepared: by {notes['by']} from {notes['folder']} ({notes['fingerprint']})"
+        yield f"prepared by {notes['by']} from {notes['folder']} ({notes['fingerprint']})"
         yield f"    {prepared.quality(notes)}"
         if damaged := prepared.damaged(notes):
-            yield f"    {damaged} damaged episodes of the source are left out"
+            yield f"    without {damaged} damaged episodes of the source"
     words = report["language"]
     if words["feature"]:
-        empty = f", empty in {words['empty']} episodes" if words["empty"] else ""
-        yield f"instructions: {words['feature']}, {words['different']} in what was read{empty}"
+        empty = f"; empty in {words['empty']} episodes" if words["empty"] else ""
+        yield (
+            f"instructions: {words['feature']}, {words['different']} different ones in "
+            f"{report['length']['read']} episodes{empty}"
+        )
         yield from (f"    {text!r}" for text in words["examples"])
     else:
         yield "instructions: none found"
@@ -77,7 +80,7 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield f"schema: train.rlds_schema={report['schema']}"
         yield from (f"    without {key}: {why}" for key, why in report.get("left_out", {}).items())
     else:
-        yield "schema: none of ours fits; -o DIR drafts one (docs/rlds_schemas.md)"
+        yield "schema: no packaged schema fits; -o DIR drafts one (docs/rlds_schemas.md)"
     if "written" in report:
         yield "written: " + ", ".join(report["written"])
         yield report["next"]

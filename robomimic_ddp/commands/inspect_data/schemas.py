@@ -1,4 +1,4 @@
-"""Finds the package's schema that fits a dataset, and drafts one where none does."""
+"""Finds the packaged schema that fits a dataset, and drafts a schema if none does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robomimic_ddp.errors import DataError
 
 SECTIONS = ("cameras", "states", "actions")
 LONGEST_STATE = 64
-"""Longer vectors are not states of a robot but embeddings."""
+"""Longer vectors are embeddings, not states of a robot."""
 _NO_ACTION, _WIDTH = ("is_", "terminate"), 100
 _HEAD = """\
 # {name}, from the names and shapes of its features. Check it: which columns are
@@ -32,7 +32,7 @@ _HEAD = """\
 
 @dataclass
 class Fit:
-    """The keys of a schema that a dataset has, by section, and those that it lacks, with why."""
+    """The keys of a schema that a dataset has, by section, and the missing keys with the reason."""
 
     schema: Schema
     available: dict[str, list[str]] = field(default_factory=dict)
@@ -40,25 +40,25 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether a policy can be trained: it has all suggested actions and an observation."""
+        """Whether a policy can be trained: with all suggested actions and an observation."""
         actions = self.schema.suggested.get("actions", list(self.schema.actions))
         has_all = bool(actions) and set(actions) <= set(self.available["actions"])
         return has_all and bool(self.available["cameras"] or self.available["states"])
 
     def suggested(self, section: str) -> list[str]:
-        """Return the keys of a section for a drafted config."""
+        """Return the keys of a section for the drafted config."""
         suggested = self.schema.suggested.get(section, self.available[section])
         return [key for key in self.available[section] if key in suggested]
 
 
 def best(source: Source) -> Fit | None:
-    """Return the fit of the package's schema that fits with the most keys, or None."""
+    """Return the fit of the packaged schema that fits with the most keys, if any fits."""
     fits = [fit for name in packaged() if (fit := fit_of(source, load_schema(name))).fits]
     return max(fits, key=lambda fit: sum(map(len, fit.available.values())), default=None)
 
 
 def fit_of(source: Source, schema: Schema) -> Fit:
-    """Return how one schema fits."""
+    """Return how a schema fits."""
     steps, result = source.steps, Fit(schema)
     for section in SECTIONS:
         find = find_image if section == "cameras" else find_part
@@ -76,7 +76,7 @@ def fit_of(source: Source, schema: Schema) -> Fit:
 
 
 def draft(source: Source) -> str:
-    """Return a schema in YAML: cameras, vectors below `observation` and `action`, instruction."""
+    """Return a schema in YAML: cameras, vectors in `observation` and `action`, instruction."""
     sizes = {
         name: math.prod(feature.shape)
         for name, feature in sorted(source.steps.items())
@@ -102,8 +102,8 @@ def draft(source: Source) -> str:
 
 
 def _entries(names: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the entries of a section. A key is the last part of a feature's name, or all of it if
-    that is not unique.
+    """Return the entries of a section. A key is the last word of a feature's name, or the complete
+    name where that is not unique.
     """
     leaves = [name.rpartition("/")[2] for name in names]
     return {

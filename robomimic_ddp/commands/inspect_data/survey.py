@@ -1,4 +1,4 @@
-"""Surveys an RLDS dataset: its metadata, and some episodes spread over its files."""
+"""Reads an RLDS dataset's metadata, and some episodes spread over its files."""
 
 from __future__ import annotations
 
@@ -14,23 +14,19 @@ from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.pipeline.images import decode
-from robomimic_ddp.data.rlds.schema.features import (
-    episode_features,
-    is_number,
-    is_picture,
-)
+from robomimic_ddp.data.rlds.schema.features import episode_features, is_number, is_picture
 from robomimic_ddp.errors import DataError
 
 SHEET_EPISODES, SHEET_FRAMES = 3, 6
-"""Size of the contact sheet: episodes, frames of each."""
+"""Size of the contact sheet: episodes, and frames of each."""
 LANGUAGE_WORDS = ("instruction", "language")
 _THREADS = 2
 
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode that was read. length: in steps; texts: its instructions, by step; frames: camera
-    -> list of (step, uint8 [H, W, 3]), of the first SHEET_EPISODES only.
+    """An episode that was read. length: in steps; texts: the instruction of each step; frames:
+    camera -> list of (step, uint8 [H, W, 3]), for the first SHEET_EPISODES only.
     """
 
     length: int
@@ -47,7 +43,7 @@ def find(path: Path) -> Path:
     if len(datasets) > 1:
         names = ", ".join(folder.name for folder in datasets)
         raise DataError(f"{path} contains several datasets: {names}. Name one: {datasets[0]}.")
-    dataset = datasets[0] if datasets else path  # without one this raises with the reason
+    dataset = datasets[0] if datasets else path  # with none, this raises with the reason
     return find_dataset(str(dataset.parent), dataset.name)
 
 
@@ -70,15 +66,15 @@ def read(source: Source, most: int) -> list[Episode]:
     parse = EpisodeParser(source.features, names)
     numbers, count = _chosen(source, most)
     files = [source.files[number] for number in numbers]
-    places = [
-        (place, offset)
-        for place, number in enumerate(numbers)
-        for offset in offsets_of(files[place], source.episodes_per_file[number], False)[:count]
+    positions = [
+        (index, offset)
+        for index, number in enumerate(numbers)
+        for offset in offsets_of(files[index], source.episodes_per_file[number], False)[:count]
     ]
     episodes: list[Episode] = []
     doing = f"reading {source.folder}"
     for *_, episode in rows_of(
-        source.features, files, places, lambda raw: (parse(raw),), _THREADS, doing, names
+        source.features, files, positions, lambda raw: (parse(raw),), _THREADS, doing, names
     ):
         length = len(episode[names[0]])
         texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
@@ -89,7 +85,7 @@ def read(source: Source, most: int) -> list[Episode]:
 
 
 def _chosen(source: Source, most: int) -> tuple[Sequence[int], int | None]:
-    """Return the numbers of the files to read, evenly spread, and the number of episodes of each
+    """Return the numbers of the files to read, evenly spread, and how many episodes to read of each
     (None: all).
     """
     files = len(source.files)
@@ -135,7 +131,7 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _size(source: Source, camera: str, episodes: Sequence[Episode]) -> dict[str, int | None]:
-    """Return height and width as declared, else of the first frame."""
+    """Return height and width as declared, otherwise those of the first frame."""
     height, width = source.steps[camera].shape[:2]
     for episode in episodes:
         if None in (height, width) and episode.frames:

@@ -1,4 +1,4 @@
-"""The flags of `robomimic-ddp launch`, and the four variables that may stand for them."""
+"""The flags of `robomimic-ddp launch`, and the environment variables that can replace four."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OVERRIDE = re.compile(r"[^-].*=|[~=]|(-h|--help)\Z", re.DOTALL)
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a job. gpus: number of ranks on this node, None for one on each
-    visible GPU; overrides: what the training module is given.
+    """The settings of a job. gpus: ranks on this node, None for one on each visible GPU; overrides:
+    the arguments of the training module.
     """
 
     config: str
@@ -38,7 +38,7 @@ class Settings:
 
     @property
     def takes_dot_list(self) -> bool:
-        """Whether the module takes load_from= and key=value, not --config."""
+        """Whether the module reads load_from= and key=value instead of --config."""
         return self.module.rpartition(".")[2] == "train_rlds"
 
 
@@ -64,8 +64,8 @@ VARIABLES = {
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.epilog = (
-        "What follows -- goes to the training module: -- train.batch_size=128 ddp.batch=global "
-        "(key=value for train_rlds; or the flags of another module). A flag wins over its variable."
+        "Arguments after -- go to the training module: -- train.batch_size=128 ddp.batch=global "
+        "(key=value for train_rlds; flags for other modules). A flag wins over its variable."
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="the host's JSON config (CONFIG_PATH)")
@@ -73,24 +73,24 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         type=_gpus,
         metavar="N",
-        help="how many GPUs of this node; default: all that CUDA_VISIBLE_DEVICES shows. Without a "
-        "GPU: how many ranks on the CPU (NUM_GPUS)",
+        help="GPUs of this node to use; default: all that CUDA_VISIBLE_DEVICES shows. Without a "
+        "GPU: ranks on the CPU (NUM_GPUS)",
     )
     add(
         "--lr-scaling",
         type=_lr_scaling,
         metavar="|".join(_RULES),
-        help="learning rate times f (linear) or sqrt(f), f = samples per step / train.batch_size; "
-        "auto: by the size of the policy; default: what the config's ddp.lr_scaling says, else "
-        "linear (LR_SCALING)",
+        help="multiply the learning rate by f (linear) or sqrt(f), f = samples per step / "
+        "train.batch_size; auto: by the size of the policy; default: ddp.lr_scaling of the config, "
+        "else linear (LR_SCALING)",
     )
-    what = "how many nodes; default 1. The same command on each of them"
+    what = "number of nodes, default 1; start the same command on each of them"
     add("--nodes", type=whole_number(1), metavar="N", help=what)
     add(
         "--rdzv",
         type=_matching(r"[\w.\-\[\]:]+:\d+", "HOST:PORT, such as node01:29400"),
         metavar="HOST:PORT",
-        help="where the nodes meet: a port of the first node that all can reach",
+        help="where the nodes meet: a port of the first node that all nodes can reach",
     )
     what = "the port of a single node; default: a free one (MASTER_PORT)"
     add("--port", type=_port, metavar="PORT", help=what)
@@ -99,8 +99,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="how often torchrun restarts the ranks after a failure; they resume where they "
-        "were; default 0",
+        help="how many times torchrun restarts the ranks after a failure; default %(default)s",
     )
     add("--resume", action="store_true", help="resume the newest run of the config's experiment")
     add(
@@ -108,18 +107,18 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         type=_matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module's dotted name"),
         default=DOT_LIST_MODULE,
         metavar="NAME",
-        help="what to train with; default %(default)s",
+        help="the training module; default %(default)s",
     )
-    what = "play the rollouts outside of training, on GPUs and cores that it leaves free"
+    what = "play rollouts outside of training, on GPUs and cores that it leaves free"
     add("--evaluate", action="store_true", help=what)
     add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
-    add("overrides", nargs="*", metavar="-- WORD", help="what the training module is given")
+    add("overrides", nargs="*", metavar="-- WORD", help="arguments of the training module")
 
 
 def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Settings:
     """Return the settings of a command line in the environment `variables`.
 
-    Raises UsageError for settings that cannot be meant together, and for an invalid variable.
+    Raises UsageError for settings that contradict each other, and for an invalid variable.
     """
     values = {field.name: getattr(args, field.name) for field in fields(Settings)}
     for variable, (name, convert) in VARIABLES.items():
@@ -132,19 +131,19 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
         raise UsageError("no config: give --config FILE or set CONFIG_PATH.")
     values |= {"nodes": args.nodes or 1, "overrides": tuple(args.overrides)}
     settings = Settings(**values)
-    meets = settings.rdzv is not None
-    if (meets and args.nodes is None) or (settings.nodes > 1 and not meets):
+    has_rdzv = settings.rdzv is not None
+    if (has_rdzv and args.nodes is None) or (settings.nodes > 1 and not has_rdzv):
         raise UsageError(
-            f"{'--rdzv without --nodes' if meets else '--nodes without --rdzv'}: every node would "
-            "train alone. Give both, alike on every node: --nodes N and --rdzv HOST:PORT, the "
-            "first node's name and a port that all nodes can reach; for one node neither (its "
-            "port is --port)."
+            f"{'--rdzv without --nodes' if has_rdzv else '--nodes without --rdzv'}: every node "
+            "would train alone. Give both, with the same values on every node: --nodes N and "
+            "--rdzv HOST:PORT, the first node's name and a port that all nodes can reach. For one "
+            "node give neither (its port is --port)."
         )
     for word in settings.overrides if settings.takes_dot_list else ():
         if not _OVERRIDE.match(word):
             raise UsageError(
                 f"after -- found {word!r}, expected key=value: {settings.module} reads nothing "
                 "else, and every rank would stop. Write KEY=VALUE, put flags of launch before "
-                "the --, or name an entry that takes this word with --module."
+                "the --, or name a module that accepts this word with --module."
             )
     return settings

@@ -1,5 +1,5 @@
-"""What every rank would refuse, found before torchrun starts them: the ranks' own checks of
-options, config and data, those that need no torch.
+"""Checks before torchrun starts: those checks of the ranks on options, config and data that need no
+torch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from robomimic_ddp.errors import PatchError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
-"""Episodes of an HDF5 file that are looked at here; the ranks look at more."""
+"""Episodes of an HDF5 file to check here; the ranks check more."""
 
 
 def require_trainable(settings: Settings) -> None:
-    """Raise what would stop all ranks, or should; within about a second.
+    """Raise the errors that would stop all ranks, or should, within about a second.
 
-    Says nothing where that is not certain. Data is looked for only if there is one node: others may
-    have it elsewhere.
+    Passes where that is not certain. Data is checked on one node only: several nodes may have it in
+    other places.
     """
     entry = require_patched(settings.module)
     path = str(settings.config)
@@ -40,18 +40,18 @@ def require_trainable(settings: Settings) -> None:
 
 def require_patched(module: str = DOT_LIST_MODULE) -> str:
     """Return the source text of a training module, "" if it is not in a host. Raises PatchError if
-    the host's train script cannot run on several ranks; a module that does not train passes.
+    it trains and is not patched, or is missing; a module that does not train passes.
     """
     file = command_line.module_file(module)
     text = command_line.text_of(file)
     if "def train(" in text and "robomimic_ddp" not in text:
-        why = f"{file} is not patched: every rank would train a separate model"
+        fault = f"{file} is not patched: every rank would train a separate model"
     elif file is not None and not file.is_file() and module == DOT_LIST_MODULE:
-        why = f"there is no {file}, which robomimic-ddp apply adds to the host"
+        fault = f"there is no {file}, which robomimic-ddp apply adds to the host"
     else:
         return text
     raise PatchError(
-        f"{why}. Python finds this robomimic first: run `robomimic-ddp apply` on it, or start in "
+        f"{fault}. Python imports this robomimic: run `robomimic-ddp apply` on it, or start in "
         "the folder of the host that is patched."
     )
 
@@ -68,8 +68,8 @@ def _require_data(config: Any) -> None:
 
 @contextmanager
 def _quiet_without_slow_imports() -> Iterator[None]:
-    """Have imports of _SLOW that are not imported yet raise ImportError in the block, and print
-    nothing.
+    """For the block, print nothing, and let imports of _SLOW raise ImportError unless they are
+    already imported.
     """
     hidden = [name for name in _SLOW if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))

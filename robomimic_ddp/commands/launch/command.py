@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env
@@ -28,8 +26,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     missing = [name for name in ("torch", "omegaconf") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"{sys.executable} has no {' and no '.join(missing)}: it is not the Python that "
-            "trains. Activate that environment, or name it: PYTHON=/path/to/python."
+            f"{sys.executable} has no {' and no '.join(missing)}, so it cannot train. Activate the "
+            "environment of the host, or name its Python: PYTHON=/path/to/python."
         )
     from robomimic_ddp.commands.launch import checks, torchrun
 
@@ -47,10 +45,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         say(f"runs: {folder}")
     if job.evaluation:
         _, workers, _, gpus = job.evaluation
-        where = f"GPU {gpus}" if gpus else "the CPU, with less priority than the ranks"
-        say(f"evaluation: {workers} worker(s) on {where}, as soon as the run has its folder")
-    shown = {**_import_path(variables), **job.added}
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
+        where = f"GPU {gpus}" if gpus else "the CPU, at a lower priority than the ranks"
+        say(f"evaluation: {workers} worker(s) on {where}, once the run has its folder")
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in job.added.items()]
     print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
     if problem is not None:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
@@ -61,18 +58,11 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _ranks_line(settings: arguments.Settings, ranks: int, variables: Mapping[str, str]) -> str:
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-    hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
-    on_gpus = bool(devices.visible_devices(variables))
-    where = "on GPUs" if on_gpus else f"on the CPU, since no GPU is visible{why}{hint}"
-    world = ranks * settings.nodes
-    return f"ranks: {ranks} on each of {settings.nodes} node(s) = {world}, {where}"
-
-
-def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return PYTHONPATH if it has this checkout: the printed command then works in any shell."""
-    checkout = os.path.realpath(Path(__file__).parents[3])
-    path = variables.get("PYTHONPATH", "")
-    folders = [os.path.realpath(folder) for folder in path.split(os.pathsep) if folder]
-    return {"PYTHONPATH": path} if checkout in folders else {}
+    devices_text = "on GPUs"
+    if not devices.visible_devices(variables):
+        visible = variables.get("CUDA_VISIBLE_DEVICES")
+        cause = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+        hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
+        devices_text = f"on the CPU, since no GPU is visible{cause}{hint}"
+    world_size = ranks * settings.nodes
+    return f"ranks: {ranks} on each of {settings.nodes} node(s) = {world_size}, {devices_text}"

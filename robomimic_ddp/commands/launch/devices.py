@@ -1,4 +1,4 @@
-"""Counts the GPUs of this node's ranks, without importing torch if possible."""
+"""Counts the GPUs of this node, without importing torch if possible."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from robomimic_ddp.config import env, machine
 from robomimic_ddp.errors import UsageError
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg")
-"""NVIDIA's, where a container lacks nvidia-smi; Jetson's; AMD's; Windows' subsystem's."""
+"""Of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
 _CPU_RANKS = 16
-"""Ranks that any machine may start without a GPU, however few cores it has."""
+"""The number of ranks that may start without a GPU, however few cores the machine has."""
 
 
-def ranks(asked: int | None, variables: Mapping[str, str]) -> int:
+def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
     """Return the number of ranks of this node for --gpus: one on each visible GPU if it is None.
 
     Raises UsageError if more are requested than visible.
     """
     visible = len(visible_devices(variables))
     most = visible or max(_CPU_RANKS, machine.usable_cores())
-    if asked is None or asked <= most:
-        return asked or visible or 1
-    named = variables.get("CUDA_VISIBLE_DEVICES")
-    because = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
+    if requested is None or requested <= most:
+        return requested or visible or 1
+    value = variables.get("CUDA_VISIBLE_DEVICES")
+    cause = "" if value is None else f" (CUDA_VISIBLE_DEVICES={value})"
     if visible:
         raise UsageError(
-            f"--gpus {asked}: {visible} GPU(s) are visible{because}. Give a number up to "
-            f"{visible}: ranks that share a GPU are slower than one."
+            f"--gpus {requested}: {visible} GPU(s) are visible{cause}. Give a number up to "
+            f"{visible}: ranks that share a GPU are slower than a single one."
         )
     raise UsageError(
-        f"--gpus {asked}: no GPU is visible here{because}. For a trial on the CPU give at most "
-        f"{most}: each rank takes a core and some GiB of memory."
+        f"--gpus {requested}: no GPU is visible here{cause}. For a trial on the CPU give at most "
+        f"{most}: each rank needs a core and some GiB of memory."
     )
 
 
@@ -56,7 +56,7 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
     if missing:
         raise UsageError(
             f"CUDA_VISIBLE_DEVICES={visible} names GPU {', '.join(missing)}, and this node has "
-            f"{installed_gpus()}, numbered from 0: CUDA would hide that one and all after it. "
+            f"{installed_gpus()}, numbered from 0: CUDA would hide it and all GPUs after it. "
             "Name GPUs that nvidia-smi lists."
         )
     return names
@@ -73,5 +73,5 @@ def installed_gpus() -> int:
     variables = {k: v for k, v in env.variables().items() if k != "CUDA_VISIBLE_DEVICES"}
     program = "import torch; print(torch.cuda.device_count())"
     code, text = machine.output_of(sys.executable, "-c", program, variables=variables)
-    count = (text.split() or [""])[-1]  # behind torch's warnings
+    count = (text.split() or [""])[-1]  # after torch's warnings
     return int(count) if code == 0 and count.isdecimal() else 0

@@ -8,15 +8,16 @@ import sys
 import threading
 from pathlib import Path
 
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.config import env
 from robomimic_ddp.terminal import print_clean
 
-_LOOK_SECONDS, _STOP_SECONDS = 1.0, 60.0
+_LOOK_SECONDS = 1.0
 
 
 class Evaluation:
-    """Starts the command, with the arguments `words`, as soon as the main rank has left the folder
-    of its run beside `note`; without `words`, never. It has a lower priority than training.
+    """Starts the command with the arguments `words`, at a lower priority than training, once the
+    main rank has written its run folder into a file next to `note`; never without `words`.
     """
 
     def __init__(self, note: Path, words: str) -> None:
@@ -38,30 +39,28 @@ class Evaluation:
             command = ["nice", sys.executable, "-m", "robomimic_ddp", *self.arguments]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
-    def end(self, waits: bool) -> None:
-        """End the watch when training has ended; `waits`: for the last results, else stop it."""
+    def end(self, is_complete: bool) -> None:
+        """End the evaluation after training: when its last results are there if training
+        `is_complete`, otherwise now.
+        """
         if not self.words:
             return
         self.ended.set()
         self.thread.join()
-        if self.process is None and waits:
+        if self.process is None and is_complete:
             self._begin()  # training was shorter than a look
         if self.process is None:
             return
         try:
-            if waits:
+            if is_complete:
                 print_clean("launch: waiting for the last results of the evaluation")
                 self.process.wait()
         finally:
-            if self.process.poll() is None:
-                self.process.terminate()
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-            if self.process.wait() != 0:
+            training_process.stop(self.process)
+            if self.process.returncode != 0:
                 print_clean(
-                    "launch: results of the evaluation are missing; play what is left with:\n"
+                    "launch: results of the evaluation are missing; play the remaining rollouts "
+                    "with:\n"
                     f"  robomimic-ddp {shlex.join(self.arguments)}",
                     file=sys.stderr,
                 )

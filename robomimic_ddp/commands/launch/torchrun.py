@@ -1,4 +1,4 @@
-"""Settings -> the torchrun command and its environment."""
+"""Builds the torchrun command and its environment from the launcher's settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.distributed import rendezvous
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
-"""Signals that torchrun forwards to its ranks: its default, and Slurm's warning."""
+"""Signals that torchrun forwards to its ranks: its defaults, and Slurm's warning SIGUSR1."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A torchrun command. ranks: processes on this node; added: the environment variables that it
-    needs in addition; evaluation: arguments of `evaluate`, which follows the run, if any.
+    """A torchrun command. ranks: processes on this node; added: environment variables to set;
+    evaluation: the arguments of `evaluate`, which follows the run, if any.
     """
 
     ranks: int
@@ -35,23 +35,23 @@ class Command:
 
     @property
     def quiet(self) -> list[str]:
-        """The same as the launcher runs it, see quiet_torchrun."""
+        """The same command without torchrun's traceback, see quiet_torchrun."""
         python, _, _, *words = self.words
         return [python, "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *words]
 
 
 def command(settings: Settings, variables: Mapping[str, str]) -> Command:
-    """Return the command, with the options that flags set, and linear scaling of the learning rate
-    where nothing else is chosen. Raises UsageError, ConfigError, OptionError.
+    """Return the command, with the options that flags set. The learning rate is scaled linearly
+    unless something else is chosen. Raises UsageError, ConfigError, OptionError.
     """
     ranks = devices.ranks(settings.gpus, variables)
-    signals, added = passes_on_signals()
+    signals, added = signal_settings()
     if settings.resume:
         added[f"{OPTION_PREFIX}RESUME"] = "true"
     if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
-    words += [*_rendezvous(settings, variables), *signals, *_binds_to_numa_nodes(variables)]
+    words += [*_rendezvous(settings, variables), *signals, *_numa_binding(variables)]
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
@@ -67,10 +67,10 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
 
 
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
-    """Return the options of the ranks but for the launcher's flags."""
+    """Return the options of the ranks without the launcher's flags."""
     words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
     section = read_json(settings.config, "--config ").get("ddp")
-    section = section if isinstance(section, dict) else {}  # else the ranks refuse it
+    section = section if isinstance(section, dict) else {}  # the ranks refuse anything else
     return options.resolve(parse_dotlist(words).get("ddp", {}), option_texts(variables), section)
 
 
@@ -86,7 +86,7 @@ def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
 
 
 def runs_folder(settings: Settings) -> Path | None:
-    """Return the folder of the experiment's runs; None where only the host can tell it."""
+    """Return the folder of the experiment's runs; None if only the host knows it."""
     words = [word for word in settings.overrides if settings.takes_dot_list and "=" in word]
     layers = [parse_dotlist(words), read_json(settings.config, "--config ")]
 
@@ -98,9 +98,9 @@ def runs_folder(settings: Settings) -> Path | None:
     return output / name if name and output.is_absolute() else None
 
 
-def passes_on_signals() -> tuple[list[str], dict[str, str]]:
-    """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
-    seconds that an import of torch takes. torchrun would end at a SIGHUP under nohup, too.
+def signal_settings() -> tuple[list[str], dict[str, str]]:
+    """Return the flag, or the environment variable of an older torchrun, that lets torchrun forward
+    SIGNALS: without SIGHUP under nohup, where torchrun would end.
     """
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     names = ",".join(name for name in SIGNALS if name != "SIGHUP" or not is_ignored)
@@ -109,15 +109,16 @@ def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": names}
 
 
-def _binds_to_numa_nodes(variables: Mapping[str, str]) -> list[str]:
-    """Return the flag that has each rank run on the cores and memory near its GPU; none without
-    GPUs, on a node where all memory is equally near, and with torchrun before 2.9.
+def _numa_binding(variables: Mapping[str, str]) -> list[str]:
+    """Return the flag that binds each rank to the cores and memory near its GPU: none without GPUs,
+    on a node with one NUMA node, or with torchrun before 2.9.
     """
     needed = machine.numa_nodes() > 1 and devices.visible_devices(variables)
     return ["--numa_binding=node"] if needed and _torchrun_knows("numa_binding") else []
 
 
 def _torchrun_knows(flag: str) -> bool:
+    """Return whether torchrun has a flag, without importing torch, which takes seconds."""
     package = importlib.util.find_spec("torch")
     source = Path(package.origin).parent / "distributed" / "run.py"
     return flag in source.read_text(encoding="utf-8")

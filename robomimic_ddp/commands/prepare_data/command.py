@@ -19,44 +19,32 @@ QUALITY = 95
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument("source", help="the RLDS dataset's folder, <name>/<version>")
-    parser.add_argument(
-        "destination", help="the folder to write <name>/<version> into: train.data_path"
-    )
-    parser.add_argument(
-        "--size", type=_size, required=True, metavar="HxW", help="observation.image_dim, as 128x128"
-    )
-    parser.add_argument(
-        "--filter",
-        choices=IMAGE_FILTERS,
-        default=DEFAULTS["observation.image_filter"],
-        help="observation.image_filter; default %(default)s",
-    )
-    parser.add_argument(
-        "--cameras", nargs="+", metavar="NAME", help="features to keep; default: all images"
-    )
-    parser.add_argument(
-        "--config",
-        metavar="JSON",
-        help="a training config: keep its cameras, and make its index and statistics meanwhile",
-    )
-    what = "of JPEG, 1 to 100; default %(default)s"
-    parser.add_argument("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
-    what = "threads of this task; default its cores"
-    parser.add_argument("--workers", type=whole_number(1, 4096), metavar="N", help=what)
-    parser.add_argument(
-        "--skip-corrupt",
-        action="store_true",
-        help="leave out damaged episodes and count them",
-    )
+    """Declare the arguments of `robomimic-ddp prepare-data`."""
+    add = parser.add_argument
+    add("source", help="the RLDS dataset's folder, <name>/<version>")
+    what = "the folder to write <name>/<version> into: train.data_path of the runs"
+    add("destination", help=what)
+    what = "observation.image_dim of the runs, such as 128x128"
+    add("--size", type=_size, required=True, metavar="HxW", help=what)
+    what = "observation.image_filter of the runs; default %(default)s"
+    filter_name = DEFAULTS["observation.image_filter"]
+    add("--filter", choices=IMAGE_FILTERS, default=filter_name, help=what)
+    add("--cameras", nargs="+", metavar="NAME", help="features to keep; default: all images")
+    what = "a training config: keep its cameras, and make its index and statistics in the same pass"
+    add("--config", metavar="JSON", help=what)
+    what = "JPEG quality, 1 to 100; default %(default)s"
+    add("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
+    what = "threads of this task; default: one per core"
+    add("--workers", type=whole_number(1, 4096), metavar="N", help=what)
+    what = "leave out damaged episodes and count them"
+    add("--skip-corrupt", action="store_true", help=what)
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Write this task's files of the prepared set; the last task to finish completes it.
 
-    Under torchrun, or in a Slurm array, each task has its files. Tasks exchange nothing. Raises
-    DataError, ConfigError, UsageError, WriteError.
+    Under torchrun, or in a Slurm array, each task writes a share of the files. Tasks exchange
+    nothing. Raises DataError, ConfigError, UsageError, WriteError.
     """
     launch = env.read_launch_env()
     task, tasks = env.task_of_job(launch)
@@ -67,7 +55,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         job = _job(args, launch)
         if job.is_complete():
             job.tidy()
-            say_once(f"{job.target} is there already, prepared from {job.source.folder} like this.")
+            say_once(
+                f"{job.target} is already prepared from {job.source.folder} with these options."
+            )
             return EXIT_DONE
         say_once(_headline(job))
         job.begin()
@@ -75,7 +65,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         if launch.local_rank > 0:  # the node's first rank prints it
             error.on_all_ranks()
         raise
-    if job.is_complete():  # by other tasks, in the meantime
+    if job.is_complete():  # other tasks have completed it in the meantime
         shutil.rmtree(job.work, ignore_errors=True)
         return EXIT_DONE
     files = [file for file in job.files[task::tasks] if job.note_of(file) is None]
@@ -83,23 +73,15 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         with progress if launch.rank == 0 else nullcontext(lambda count: None) as add:
             writing.write_all(job, files, add)
-        damaged = job.damaged()
-        if damaged and not job.is_complete():
-            say(
-                f"warning: {len(damaged)} files, {damaged[0].path.name} first, have changed since "
-                "they were finished; they are written again",
-                file=sys.stderr,
-            )
-            writing.write_all(job, damaged, lambda count: None)
     except RobomimicDDPError:
-        if not job.is_complete():  # else another job has written the same set
+        if not job.is_complete():  # otherwise another job has written the same set
             raise
     if job.complete():
         _report(job)
     else:
         say_once(
-            "this task's files are finished, and the last task completes the set. If none is "
-            "running any more, run the command again."
+            "the files of this task are finished. The last task to finish completes the set; if no "
+            "other task is running any more, run the command again."
         )
     return EXIT_DONE
 
@@ -128,36 +110,38 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
         config, _ = host_config.config_of_job(args.config)
         if not host_config.format_is_rlds(config):
             raise ConfigError(
-                f"--config {args.config}: found no train.data_format={DATA_FORMAT!r}, and this is "
-                "for RLDS data only: give the config of a run on the dataset."
+                f"--config {args.config}: its train.data_format is not {DATA_FORMAT!r}. Give the "
+                "config of a run on this RLDS dataset."
             )
-        asked = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
-        if asked != size:
-            height, width = asked.pixels
+        wanted = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
+        if wanted != size:
+            height, width = wanted.pixels
             raise UsageError(
-                f"{args.config} trains with images of {height}x{width}, {asked.filter} "
+                f"{args.config} trains with images of {height}x{width}, {wanted.filter} "
                 "(observation.image_dim, observation.image_filter), and the set would have "
                 f"{size.height}x{size.width}, {size.filter}: give --size {height}x{width} --filter "
-                f"{asked.filter}, or correct the config."
+                f"{wanted.filter}, or correct the config."
             )
         fields = host_datasets.fields_from_config(config, source, config.all_obs_keys)
         names = names or list(fields.images.values())
-    kept, dropped = _cameras(source, names)
-    for key, place in fields.images.items() if fields else ():
-        if place not in kept:
+    cameras, dropped = _cameras(source, names)
+    for key, feature in fields.images.items() if fields else ():
+        if feature not in cameras:
             raise UsageError(
-                f"{args.config} trains with {key!r} ({place}), which --cameras leaves out. Name "
-                "it too, or leave out --cameras."
+                f"{args.config} trains with {key!r} ({feature}), which --cameras leaves out. Add "
+                "it to --cameras, or leave --cameras out."
             )
     threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
-    job = Job(source, root, size, args.quality, kept, dropped, args.skip_corrupt, threads, fields)
+    job = Job(
+        source, root, size, args.quality, cameras, dropped, args.skip_corrupt, threads, fields
+    )
     largest = max(math.inf if None in shape else math.prod(shape) for shape in job.stored.values())
     if math.prod(size.pixels) > largest:
         stored = ", ".join(f"{name} {h}x{w}" for name, (h, w) in job.stored.items())
         raise UsageError(
             f"--size {args.size[0]}x{args.size[1]} has more pixels than any camera of "
             f"{source.folder} ({stored}): the set would be larger, and no better. Give "
-            "observation.image_dim of the runs, height first; a run enlarges images itself."
+            "observation.image_dim of the runs, height first; training enlarges images itself."
         )
     return job
 
@@ -166,22 +150,22 @@ def _cameras(source: Any, names: list[str] | None) -> tuple[tuple[str, ...], tup
     """Return the cameras to keep, `names` or all, and the images to drop. Raises DataError."""
     from robomimic_ddp.data.rlds.schema.features import place_of
 
-    where, pictures = source.folder, source.cameras
+    pictures = source.cameras
     if not pictures:
-        raise DataError(f"{where} has no colour images, so there is nothing to prepare.")
+        raise DataError(f"{source.folder} has no colour images, so there is nothing to prepare.")
     if not names:
         return tuple(pictures), ()
-    kept = set()
+    cameras = set()
     for name in names:
-        place = place_of(name, pictures) or place_of(f"observation.{name}", pictures)
-        if place is None:
+        camera = place_of(name, pictures) or place_of(f"observation.{name}", pictures)
+        if camera is None:
             raise DataError(
-                f"{where} has no camera {name!r}: found {', '.join(pictures)}. Name its features "
-                "by --cameras."
+                f"{source.folder} has no camera {name!r}, only {', '.join(pictures)}. Give names "
+                "of these to --cameras."
             )
-        kept.add(place)
+        cameras.add(camera)
     images = {name for name, f in source.steps.items() if type(f).__name__ == "Image"}
-    return tuple(sorted(kept)), tuple(sorted(images - kept))
+    return tuple(sorted(cameras)), tuple(sorted(images - cameras))
 
 
 def _headline(job: Any) -> str:
@@ -203,8 +187,8 @@ def _report(job: Any) -> None:
     from robomimic_ddp.data.rlds.index import prepared
 
     notes = prepared.read(job.target) or {}
-    if lost := prepared.damaged(notes):
-        say(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
+    if count := prepared.damaged(notes):
+        say(f"warning: {count} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
     say(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
     say(f"train with train.data_path={job.root.absolute()}")

@@ -1,19 +1,17 @@
-"""What `prepare-data` writes, and where: its folder while it is written, and its metadata.
+"""The prepared set that `prepare-data` writes: its folder while it is written, and its metadata.
 
-Files are written into DEST/<name>/<version>.incomplete, each whole or not at all, with a note of
-what is in it. Who finishes the last one, of any task, adds the metadata and renames the folder. So
-tasks need not know of each other, and one that is killed is started again.
+Files are written into DEST/<name>/<version>.incomplete, each appearing when it is complete, with a
+note that describes it. The task that finishes the last file adds the metadata and renames the
+folder. So tasks need not know of each other, and a killed task is simply started again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,22 +24,20 @@ from robomimic_ddp.data.rlds.index.build import as_index
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
-from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
 
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
-"""In the incomplete folder: the notes of the set, and the folder of those of its files."""
+"""In the incomplete folder: the notes of the set, and the folder with the notes of its files."""
 _COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
-_CHECKSUM, _BLOCK_BYTES = "checksum", 2**20
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A record file of the source: its split, number in that, path, and episodes by the metadata;
-    size: bytes, 0 for one that is missing.
+    """A record file of the source: its split, its number in the split, its path, and its episodes
+    by the metadata; size: in bytes, 0 for a missing file.
     """
 
     split: str
@@ -54,8 +50,8 @@ class RecordFile:
 @dataclass(frozen=True)
 class Job:
     """A prepared set. root: DEST; cameras, dropped: step features to keep and to drop; quality: of
-    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process; fields: what the runs read
-    that the set gets an index for, or None.
+    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process; fields: the fields that
+    the set gets an index for, or None.
     """
 
     source: Source
@@ -67,11 +63,10 @@ class Job:
     skip_corrupt: bool
     threads: int
     fields: Fields | None = None
-    _written: set[RecordFile] = field(default_factory=set, init=False, compare=False)
 
     @cached_property
     def target(self) -> Path:
-        """The folder of the prepared set: DEST/<name>/<version>, as the source's is called."""
+        """The folder of the prepared set: DEST/<name>/<version>, with the source's names."""
         folder, config = self.source.folder.absolute(), self.source.builder.info.config_name
         levels = 3 if config and config == folder.parent.name else 2
         return self.root.joinpath(*folder.parts[-levels:])
@@ -88,7 +83,7 @@ class Job:
 
     @property
     def changed(self) -> list[str]:
-        """The cameras whose images are encoded again: all but JPEGs that have the size already."""
+        """The cameras whose images are encoded again: all but JPEGs of the right size."""
         steps = self.source.steps
         jpeg = {name for name in self.cameras if steps[name].encoding_format == "jpeg"}
         return [n for n in self.cameras if n not in jpeg or self.stored[n] != self.size.pixels]
@@ -99,23 +94,23 @@ class Job:
         unless `skip_corrupt`.
         """
         self.source.files  # noqa: B018 - checks the split that training reads
-        found = []
+        record_files = []
         for split, info in self.source.builder.info.splits.items():
             for number, path in enumerate(map(Path, info.filepaths)):
                 size = path.stat().st_size if path.is_file() else 0
                 episodes = info.shard_lengths[number]
-                found.append(RecordFile(split, number, path, episodes, size))
-        return found
+                record_files.append(RecordFile(split, number, path, episodes, size))
+        return record_files
 
     def is_complete(self) -> bool:
-        """Return whether the set is there, made as this job would make it. Raises DataError if
-        something else is, or a part of something else.
+        """Return whether the set exists, made as this job would make it. Raises DataError if there
+        is something else, complete or incomplete.
         """
         if self.target.exists() and self.target.samefile(self.source.folder):
             raise DataError(
-                f"{self.target} is the source itself, which must stay as it is. Name another DEST."
+                f"{self.target} is the source itself, which must not change. Name another DEST."
             )
-        # In this order: another task may begin the set meanwhile, or complete it.
+        # In this order, since another task may begin or complete the set meanwhile.
         foreign = [folder for folder in (self.target, self.work) if _has_content(folder)]
         begun = self._begun()
         notes = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
@@ -127,7 +122,7 @@ class Job:
             foreign = [folder for folder in foreign if folder != self.work]
         below = (Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, []))
         for path in filter(Path.is_symlink, (self.work, *below)):
-            raise _refused(path, "become a link, and a set is written into no other folder")
+            raise _refused(path, "become a link, and prepare-data writes through no link")
         for folder in foreign:
             raise _refused(folder, "something that prepare-data has not written")
         return False
@@ -135,7 +130,7 @@ class Job:
     def begin(self) -> None:
         """Make the incomplete folder, with the notes of this job. Raises WriteError, DataError."""
         path = self.work / SETTINGS
-        metadata.texts_of(self.source.folder)  # which are copied at the end
+        metadata.texts_of(self.source.folder)  # raises now, not when they are copied at the end
         with must_be_written(path):
             self.work.mkdir(parents=True, exist_ok=True)
             with atomic_open(path) as file:
@@ -144,7 +139,7 @@ class Job:
 
     @cached_property
     def _notes(self) -> dict[str, Any]:
-        """What `prepared` says of the set, but for `psnr` and `left_out`."""
+        """The notes of the set, see `index.prepared`, without `psnr` and `left_out`."""
         identity = self.source.identity
         return {
             "format": prepared.FORMAT,
@@ -161,7 +156,7 @@ class Job:
         }
 
     def _begun(self) -> dict[str, Any] | None:
-        """Return the notes of the incomplete folder, or None where there are none."""
+        """Return the notes of the incomplete folder, if there are any."""
         try:
             return files.read_json(self.work / SETTINGS)
         except (FileNotFoundError, NotADirectoryError):
@@ -180,52 +175,18 @@ class Job:
                 )
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
-        """Return the note of a finished file, or None if it is not finished, has another size, or
-        no part of the index though one is made.
+        """Return the note of a finished file; None if the file is not finished, has another size,
+        or lacks its part of the index.
         """
         try:
             note = files.read_json(self.work / DONE / f"{file.path.name}.json")
-            size = (self.work / file.path.name).stat().st_size
-            fits = note["bytes"] == size and note[_CHECKSUM]
+            has_its_size = note["bytes"] == (self.work / file.path.name).stat().st_size
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        indexed = self.fields is None or self._part(file).is_file()
-        return note if fits and indexed else None
+        is_indexed = self.fields is None or self._index_part(file).is_file()
+        return note if has_its_size and is_indexed else None
 
-    def damaged(self) -> list[RecordFile]:
-        """Return the finished files that are not what their notes say, once all are finished. Reads
-        those that this process has not written.
-        """
-        notes = {file: self.note_of(file) for file in self.files}
-        if None in notes.values():
-            return []
-        others = [file for file in self.files if file not in self._written]
-        total = sum(notes[file]["bytes"] for file in others)
-
-        def is_sound(file: RecordFile) -> bool:
-            note = dict(notes[file])
-            try:
-                return note.pop(_CHECKSUM) == self._checksum(file, note, add)
-            except OSError:  # another task may have completed the set
-                return False
-
-        with reading(f"checking {self.source.name}", total) as add:
-            with ThreadPoolExecutor(self.threads) as threads:
-                sound = threads.map(is_sound, others)
-                return [file for file, is_sound in zip(others, sound) if not is_sound]
-
-    def _checksum(
-        self, file: RecordFile, note: Mapping[str, Any], add: Callable[[int], Any]
-    ) -> str:
-        """Return a digest of a written file and of its note. Raises OSError."""
-        digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode())
-        with files.opened(self.work / file.path.name) as data:
-            while block := data.read(_BLOCK_BYTES):
-                digest.update(block)
-                add(len(block))
-        return digest.hexdigest()
-
-    def _part(self, file: RecordFile) -> Path:
+    def _index_part(self, file: RecordFile) -> Path:
         """Return the path of the part of the index of `file` while the set is written."""
         return self.work / DONE / f"{file.path.name}.{self._fields_digest}.npz"
 
@@ -237,20 +198,18 @@ class Job:
     def finish(
         self, file: RecordFile, note: Mapping[str, Any], described: Sequence[tuple] = ()
     ) -> None:
-        """Note that `file` is written, and its rows of the index. Raises WriteError."""
+        """Write the note of a file, after its part of the index. Raises WriteError."""
         path = self.work / DONE / f"{file.path.name}.json"
         if self.fields is not None:
-            with must_be_written(self._part(file)):
-                part = as_index(described, self.fields)
-                array_cache.write(self._part(file), cache.arrays_of(part))
+            with must_be_written(self._index_part(file)):
+                index = as_index(described, self.fields)
+                array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
-            checksum = self._checksum(file, note, lambda count: None)
-            json.dump({**note, _CHECKSUM: checksum}, out)
-        self._written.add(file)
+            json.dump(note, out)
 
     def complete(self) -> bool:
-        """Add the metadata and rename the folder, if all files are finished; return whether the set
-        is complete. Several tasks may do this at once. Raises WriteError.
+        """Add the metadata and rename the folder if all files are finished; return whether the set
+        is complete. Several tasks may call this at once. Raises WriteError.
         """
         done = {file: self.note_of(file) for file in self.files}
         if None in done.values():
@@ -259,8 +218,8 @@ class Job:
             try:
                 self._write_metadata(done)
                 self._write_index()
-                for left in self.work.rglob(".*.tmp"):  # of killed tasks
-                    left.unlink(missing_ok=True)
+                for temporary in self.work.rglob(".*.tmp"):  # of killed tasks
+                    temporary.unlink(missing_ok=True)
                 self.work.rename(self.target)
             except (OSError, DataError) as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
@@ -271,7 +230,7 @@ class Job:
         return True
 
     def tidy(self) -> None:
-        """Remove from the complete set what was needed while it was written."""
+        """Remove from the complete set the files that were needed only while it was written."""
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
 
@@ -281,23 +240,23 @@ class Job:
 
     def _write_index(self) -> None:
         files = [file for file in self.files if file.split == SPLIT]
-        parts = [cache.read(self._part(file)) for file in files] if self.fields else [None]
-        if self.fields and all(parts):  # a run makes it otherwise
+        parts = [cache.read(self._index_part(file)) for file in files] if self.fields else [None]
+        if self.fields and all(parts):  # otherwise the first run makes the index
             name = f"{self.target.parent.name}/{self.target.name}"
-            written = Source(self.work, self.skip_corrupt), name, self.fields
-            cache.write_in_set(self.work, *written, merged(parts))
+            source = Source(self.work, self.skip_corrupt)
+            cache.write_in_set(self.work, source, name, self.fields, merged(parts))
 
 
 def _has_content(folder: Path) -> bool:
-    """Return whether there is anything but notes that another task is writing."""
+    """Return whether the folder contains anything but notes that another task is writing."""
     try:
         return any(not name.startswith(f".{SETTINGS}.") for name in os.listdir(folder))
     except OSError as error:
         return not isinstance(error, FileNotFoundError)
 
 
-def _refused(folder: Path, found: str) -> DataError:
+def _refused(folder: Path, fault: str) -> DataError:
     return DataError(
-        f"{folder} has {found}. Nothing there was changed: name another DEST, or remove that "
+        f"{folder} has {fault}. Nothing there was changed: name another DEST, or remove that "
         "folder if it is not needed."
     )

@@ -1,4 +1,4 @@
-"""The metadata of a prepared set: the source's, with other images, and the notes of the set."""
+"""The metadata of a prepared set: that of its source with the new image sizes, and its notes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from robomimic_ddp.errors import DataError
 
 
 def texts_of(folder: Path) -> list[Path]:
-    """Return the texts beside the records of a dataset, such as the names of labels. Raises
-    DataError for a link: what it points to may not be meant for those who get the set.
+    """Return the text files next to a dataset's records, such as the names of labels. Raises
+    DataError for a link: its target may not be meant for the readers of the set.
     """
     texts = [path for path in sorted(folder.iterdir()) if path.suffix in (".txt", ".json")]
     for path in filter(Path.is_symlink, texts):
         raise DataError(
             f"{path} is a link to {path.resolve()}, and prepare-data would copy that into the set. "
-            "If it belongs to the dataset, put the file itself in the place of the link."
+            "If it belongs to the dataset, replace the link with the file itself."
         )
     return [path for path in texts if path.is_file()]
 
@@ -38,8 +38,8 @@ def write(
 ) -> None:
     """Write the metadata of the set in `work`, prepared from the dataset in `folder`.
 
-    notes: see `index.prepared`, without `psnr` and `left_out`; done: a `RecordFile` -> its note;
-    images: a camera -> height and width, None for one that was dropped. Raises OSError, DataError.
+    notes: see `index.prepared`, without `psnr` and `left_out`; done: `RecordFile` -> its note;
+    images: camera -> height and width, None for a dropped one. Raises OSError, DataError.
     """
     notes = {**notes, "psnr": _merged_psnr(done.values())}
     features = files.read_json(folder / "features.json")
@@ -53,41 +53,41 @@ def write(
         of_split = {f: note for f, note in done.items() if f.split == split["name"]}
         split["shardLengths"] = [str(note["episodes"]) for note in of_split.values()]
         split["numBytes"] = str(sum(note["bytes"] for note in of_split.values()))
-        lost = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
-        left_out |= {split["name"]: lost} if lost else {}
+        of_files = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
+        left_out |= {split["name"]: of_files} if of_files else {}
     path = folder / prepared.INFO
     metadata = files.read_json(path) if path.is_file() else {}
     metadata[prepared.KEY] = {**notes, "left_out": left_out}
     for text in texts_of(folder):
         shutil.copyfile(text, work / text.name)
     # INFO_FILE last: tensorflow-datasets reads a folder that has it.
-    whole = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
-    for name, value in whole.items():
+    contents = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
+    for name, value in contents.items():
         with atomic_open(work / name) as file:
             json.dump(value, file, indent=None if name == prepared.INFO else 2)
 
 
 def _change_features(features: Any, images: Mapping[str, tuple[int, int] | None]) -> None:
-    """Set the sizes of `images` in a `features.json`, and take out those without one."""
+    """Set the sizes of `images` in a `features.json`, and remove images without a size."""
     steps = _children(features)["steps"]
     for name, size in images.items():
         *groups, leaf = name.split("/")
-        places = [_children(steps)]
+        parents = [_children(steps)]
         for group in groups:
-            places.append(_children(places[-1][group]))
+            parents.append(_children(parents[-1][group]))
         if size is not None:
-            image = places[-1][leaf]["image"]
+            image = parents[-1][leaf]["image"]
             image["shape"] = {"dimensions": [*map(str, size), "3"]}
             image["encodingFormat"] = "jpeg"
             continue
-        del places[-1][leaf]
-        for place, group in zip(reversed(places[:-1]), reversed(groups)):
-            if not _children(place[group]):
-                del place[group]
+        del parents[-1][leaf]
+        for parent, group in zip(reversed(parents[:-1]), reversed(groups)):
+            if not _children(parent[group]):
+                del parent[group]
 
 
 def _merged_psnr(notes: Iterable[Any]) -> dict[str, Any] | None:
-    """Return `psnr` of the set's notes (see `index.prepared`) from the `notes` of its files."""
+    """Return `psnr` for the set's notes (see `index.prepared`) from the notes of its files."""
     psnr = [value for note in notes for value in note["psnr"]]
     if not psnr:
         return None

@@ -1,12 +1,13 @@
 """Reads episodes, encodes their images again at the prepared size, and writes record files.
 
-An episode is a tf.train.Example: only its images are replaced, all else stays as stored.
+An episode is a tf.train.Example. Only its images are replaced; everything else stays as stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,44 +33,29 @@ _HIGHEST_PSNR = 99.0
 
 
 def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) -> None:
-    """Write the prepared `files` and note each that is finished. add: takes the numbers of source
-    bytes that were read. Raises DataError for a damaged file, WriteError.
+    """Write the prepared `files`, and note each as it is finished. add: is called with numbers of
+    source bytes that were read. Raises DataError for a damaged file, WriteError.
     """
     offsets = [offsets_of(file.path, file.episodes, job.skip_corrupt) for file in files]
-    places = [(number, offset) for number, those in enumerate(offsets) for offset in those]
+    positions = [(number, offset) for number, of_file in enumerate(offsets) for offset in of_file]
     paths = [file.path for file in files]
     doing, names = f"preparing {job.source.folder}; finished files are kept", _features_read(job)
-    more = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
-    rows = _Rows(rows_of(job.source.features, paths, places, _preparer(job, names), *more))
+    options = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
+    rows = rows_of(job.source.features, paths, positions, _preparer(job, names), *options)
+    by_file = groupby(rows, itemgetter(0))
+    current, rows_of_file = next(by_file, (None, ()))
     for number, file in enumerate(files):
-        _write(job, file, offsets[number], rows.of_file(number, len(offsets[number])), add)
-
-
-class _Rows:
-    """The rows of `read_records`, file by file."""
-
-    def __init__(self, rows: Iterator[tuple]) -> None:
-        self._rows = rows
-        self._next: tuple | None = None
-
-    def of_file(self, number: int, most: int) -> Iterator[tuple]:
-        """Yield up to `most` rows of file `number`. Raises DataError for a damaged one."""
-        return islice(self._until_another(number), most)
-
-    def _until_another(self, number: int) -> Iterator[tuple]:
-        while True:
-            row = next(self._rows, None) if self._next is None else self._next
-            if row is None or row[0] != number:
-                self._next = row
-                return
-            self._next = None
-            yield row
+        # Finish a file before the first row of the next, which may be damaged, is read.
+        episodes = islice(rows_of_file, len(offsets[number])) if number == current else ()
+        _write(job, file, offsets[number], episodes, add)
+        if number == current:
+            current, rows_of_file = next(by_file, (None, ()))
 
 
 def _write(
-    job: Job, file: RecordFile, offsets: list[int], rows: Iterator[tuple], add: Callable[[int], Any]
+    job: Job, file: RecordFile, offsets: list[int], rows: Iterable[tuple], add: Callable[[int], Any]
 ) -> None:
-    """Write one file from its `rows`, and note it with its rows of the index."""
+    """Write a file from its `rows`, and note it with its rows of the index."""
     written, read, psnr, described = 0, set(), [], []
     with record_writer(job.work / file.path.name) as put:
         for _, offset, size, raw, images, errors, in_index in rows:
@@ -87,9 +73,9 @@ def _write(
 
 
 def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
-    """Return a function: a serialized episode -> the same, the new images of each of `job.changed`,
-    [T], the PSNR of the first of each in dB, and the row of `describer`, empty without
-    `job.fields`. names: the step features read.
+    """Return a function that maps a serialized episode to a tuple: the episode, the new images [T]
+    of each of `job.changed`, the PSNR in dB of the first image of each, and the row of
+    `describer`, empty without `job.fields`. names: the step features to read.
     """
     describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
     parse = EpisodeParser(job.source.features, names)
@@ -113,14 +99,14 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     return prepare
 
 
-def _psnr(frame: np.ndarray, other: np.ndarray) -> float:
-    """Peak signal to noise ratio in dB, at most _HIGHEST_PSNR."""
-    error = np.mean((frame.astype(np.float32) - other.astype(np.float32)) ** 2)
+def _psnr(frame: np.ndarray, decoded: np.ndarray) -> float:
+    """Return the peak signal to noise ratio in dB, at most _HIGHEST_PSNR."""
+    error = np.mean((frame.astype(np.float32) - decoded.astype(np.float32)) ** 2)
     return min(float(10 * np.log10(255**2 / max(error, 1e-9))), _HIGHEST_PSNR)
 
 
 def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Sequence[str]) -> bytes:
-    """Return the record with other `images` of some step features, and without those `dropped`."""
+    """Return the record with new `images` for some step features, without the `dropped` ones."""
     example = parsed_example(raw)
     features = example.features.feature
     for name, frames in images.items():
@@ -132,6 +118,6 @@ def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Seque
 
 
 def _features_read(job: Job) -> list[str]:
-    """Return the cameras, and the step features of a fixed shape that are kept."""
+    """Return the names of the kept cameras and of the kept step features of a fixed shape."""
     fixed = [name for name, feature in job.source.steps.items() if None not in feature.shape]
     return sorted({*fixed, *job.cameras} - {*job.dropped})

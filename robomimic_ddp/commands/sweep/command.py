@@ -12,23 +12,20 @@ from typing import Any
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
-from robomimic_ddp.terminal import Parser, print_clean, say, whole_number
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, UsageError
+from robomimic_ddp.terminal import print_clean, say, whole_number
 
 
-class _Intermixed(Parser):
-    """Takes words between and after flags: `new DIR --config cfg.json train.seed=1,2`."""
+class _Intermixed(argparse.ArgumentParser):
+    """Accepts values after flags as well: `new DIR --config cfg.json train.seed=1,2`."""
 
-    _within = False
+    _is_nested = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self._within:
+        if self._is_nested:
             return super().parse_known_args(args, namespace)
-        self._within = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._within = False
+        self._is_nested = True
+        return self.parse_known_intermixed_args(args, namespace)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -47,30 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("--config", required=True, metavar="FILE", help="the host's JSON config")
     what = "values of a key; with random and tpe also KEY=log(LOW,HIGH), uniform(..), int(..)"
     add("settings", nargs="*", metavar="KEY=A,B,...", help=what)
-    add("--sampler", choices=("grid", "random", "tpe"), default="grid")
-    add("--trials", type=whole_number(1), metavar="N", help="of random and tpe")
-    what = "what trials are compared by, at its best epoch; default: the first that all have"
+    what = "which combinations of values to try; default %(default)s, which tries all"
+    add("--sampler", choices=("grid", "random", "tpe"), default="grid", help=what)
+    what = "how many trials random and tpe draw"
+    add("--trials", type=whole_number(1), metavar="N", help=what)
+    what = "what trials are compared by, at their best epoch; default: the first that all have"
     add("--metric", choices=tuple(METRICS), help=what)
-    what = "train what is left, one trial on each GPU; any number of workers"
+    what = "train the remaining trials, one on each GPU; start any number of workers"
     add = add_action("run", _train, what)
-    what = "of a trial; default 1"
+    what = "ranks of each trial; default %(default)s"
     add("--ranks", type=whole_number(1), default=1, metavar="N", help=what)
     add_action("show", _show, "print the results, best first, and the run folders")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Run the action and return the exit code; of `run` 1 after a failed trial, 75 if stopped."""
-    directory = paths.expanded(args.directory).absolute()
-    try:
-        return args.act(args, directory)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise DataError(
-            f"{directory}: the sweep cannot be written ({error}). Trainings that run are not "
-            "affected. Free disk space, or correct the permissions, and run the command again: it "
-            "continues where this one ended."
-        ) from error
+    """Run the action and return its exit code: for `run`, 1 after a failed trial, 75 if stopped."""
+    return args.act(args, paths.expanded(args.directory).absolute())
 
 
 def _new(args: argparse.Namespace, directory: Path) -> int:
@@ -89,6 +78,7 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
     from robomimic_ddp.commands.sweep import study, worker
 
     sweep = study.Sweep(directory)
+    sweep.require_same_config()
     checks.require_patched()
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
@@ -105,13 +95,13 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
 
 
 def _gpus(ranks: int) -> list[str]:
-    """Return the CUDA_VISIBLE_DEVICES of each trial that trains at a time, with `ranks` of the
-    visible GPUs; without GPUs one trial, on the CPU. Raises UsageError if a trial needs more.
+    """Return the CUDA_VISIBLE_DEVICES of each trial that can train at a time, with `ranks` GPUs
+    each: [""], one trial on the CPU, if no GPU is visible. Raises UsageError for too few GPUs.
     """
     gpus = devices.visible_devices(env.variables())
     if gpus and len(gpus) < ranks:
         raise UsageError(
-            f"--ranks {ranks}: a trial needs as many GPUs, and {len(gpus)} are visible."
+            f"--ranks {ranks}: a trial needs {ranks} GPUs, and {len(gpus)} are visible."
         )
     starts = range(0, len(gpus) - ranks + 1, ranks)
     return [",".join(gpus[start : start + ranks]) for start in starts] or [""]

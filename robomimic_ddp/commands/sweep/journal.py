@@ -10,13 +10,13 @@ from robomimic_ddp.errors import DataError
 
 
 def load_optuna() -> Any:
-    """Return Optuna, quiet. Raises DataError where it is missing or too old."""
+    """Return Optuna, which logs warnings only. Raises DataError if it is missing or too old."""
     try:
         import optuna
         import optuna.storages.journal
     except ImportError as error:
         raise DataError(
-            f"sweeps are kept by Optuna 4 or later, which cannot be imported: {error}. Install the "
+            f"sweeps need Optuna 4 or later, which cannot be imported: {error}. Install the "
             'extra: pip install ".[sweep]" in robomimic-ddp\'s checkout.'
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -29,7 +29,7 @@ def storage(journal: Path) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
     class RepairingLock(JournalFileSymlinkLock):
-        """Who is about to append first removes the half line of a writer that was killed."""
+        """Removes the half line of a writer that was killed before the next line is appended."""
 
         def acquire(self) -> bool:
             super().acquire()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.sweep import METRICS, journal, space
-from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep
+from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep, digest
 from robomimic_ddp.config import host_config, json_config, tree
 from robomimic_ddp.config.plan import batch_per_rank
 from robomimic_ddp.distributed.atomic_files import atomic_open
@@ -25,19 +25,18 @@ def make(
     trials: int | None = None,
     metric: str | None = None,
 ) -> Sweep:
-    """Make a sweep over `searched` in `directory`. Raises UsageError, ConfigError and OptionError,
-    with nothing written, for what could not be trained.
+    """Make a sweep over the space `searched` in `directory`. Raises UsageError, ConfigError and
+    OptionError, with nothing written, for trials that could not be trained.
     """
     names = [name for name in (JOURNAL, "trials", CONFIG) if os.path.lexists(directory / name)]
     if names:
         raise UsageError(
-            f"{directory} has {names[0]} already, of another sweep. Train that one with "
+            f"{directory} already has {names[0]} of another sweep. Train that sweep with "
             "robomimic-ddp sweep run, or name another folder."
         )
-    _require_meant(searched, sampler, trials)
-    content = json_config.read_json(file, "--config ")
-    configs = [_checked(file, values) for values in space.samples(searched)]
-    metric = _metric(metric, configs)
+    _require_consistent(searched, sampler, trials)
+    config = json.dumps(json_config.read_json(file, "--config "), indent=2).encode() + b"\n"
+    metric = _metric(metric, [_checked(file, values) for values in space.samples(searched)])
 
     optuna = journal.load_optuna()
     directory.mkdir(parents=True, exist_ok=True)
@@ -46,19 +45,21 @@ def make(
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
         storage, (direction, _) = journal.storage(Path(temporary, JOURNAL)), METRICS[metric]
         study = optuna.create_study(study_name=NAME, storage=storage, direction=direction)
-        study.set_user_attr("definition", {"space": texts, "sampler": sampler, "metric": metric})
+        definition = {"space": texts, "sampler": sampler, "metric": metric}
+        study.set_user_attr("definition", {**definition, "config_digest": digest(config)})
         for values in space.grid(searched) if sampler == "grid" else [{}] * (trials or 0):
             study.enqueue_trial(values)
         for name in ("logs", "trials"):
             (directory / name).mkdir(exist_ok=True)
-        with atomic_open(directory / CONFIG, encoding="utf-8") as opened:
-            opened.write(json.dumps(content, indent=2) + "\n")
+        with atomic_open(directory / CONFIG, "wb") as opened:
+            opened.write(config)
         # Last and complete: a folder without a journal is not a sweep.
         os.rename(Path(temporary, JOURNAL), directory / JOURNAL)
     return Sweep(directory)
 
 
-def _require_meant(searched: space.Space, sampler: str, trials: int | None) -> None:
+def _require_consistent(searched: space.Space, sampler: str, trials: int | None) -> None:
+    """Raise UsageError if the sampler, its trials and the space do not go together."""
     if not searched:
         raise UsageError(f"no values to try: give KEY=VALUE,VALUE,... such as {space.SEED}=1,2,3.")
     ranges = [key for key, distribution in searched.items() if space.is_range(distribution)]
@@ -79,8 +80,8 @@ def _require_meant(searched: space.Space, sampler: str, trials: int | None) -> N
 
 
 def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
-    """Return the host's config for a trial. Raises ConfigError or OptionError for what would stop
-    its training.
+    """Return the host's config of a trial. Raises ConfigError or OptionError if it could not be
+    trained.
     """
     config, resolved = host_config.config_of_job(file, space.dot_list(settings))
     batch_per_rank(resolved.values, config.train.batch_size, 1)
@@ -88,17 +89,19 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def _metric(requested: str | None, configs: Sequence[Any]) -> str:
-    """Return the metric to compare trials by: `requested`, or the first of METRICS that the runs of
-    all configs have. Raises UsageError for one that some of these runs would not have.
+    """Return the metric to compare trials by: `requested`, or the first of METRICS that every
+    config logs. Raises UsageError if some config would not log it.
     """
     keys = [dict(tree.named(config)) for config in configs]
     shared = [
-        name for name, (_, switch) in METRICS.items() if all(of.get(switch, True) for of in keys)
+        name
+        for name, (_, switch) in METRICS.items()
+        if all(config.get(switch, True) for config in keys)
     ]
     if requested is not None and requested not in shared:
         switch = METRICS[requested][1]
         raise UsageError(
-            f"--metric {requested}: {switch} is false, and such a trial would not have it. Set "
+            f"--metric {requested}: {switch} is false, and such a trial would not log it. Set "
             f"{switch}=true, or compare by {', '.join(shared)}."
         )
     return requested or shared[0]

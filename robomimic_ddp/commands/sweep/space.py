@@ -1,4 +1,4 @@
-"""What a sweep tries: the values and ranges of config keys, and the names of its trials."""
+"""The search space of a sweep: values and ranges of config keys; the names of its trials."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.errors import ConfigError, UsageError
 
 SEED = "train.seed"
-_OWN_KEYS = ("train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume")
+_KEYS_OF_SWEEP = ("train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume")
 _RANGE = re.compile(r"(log|uniform|int)\(([^,]+),([^,]+)\)")
 _VAGUE = ("initial", "enabled", "name", "type")
 _LONGEST_NAME = 120
 
 Space = dict[str, Any]
-"""Dotted key -> Optuna's distribution. Listed values are choices in JSON: Optuna has no lists."""
+"""Dotted key -> Optuna's distribution. Listed values are choices in JSON: Optuna takes no lists."""
 
 
 def parse(words: Sequence[str]) -> Space:
@@ -31,10 +31,10 @@ def parse(words: Sequence[str]) -> Space:
         key, equals, text = word.partition("=")
         if not (equals and key) or word.startswith("-"):
             raise UsageError(f"found {word!r}, expected KEY=VALUE,VALUE,... such as {SEED}=1,2,3.")
-        if key in _OWN_KEYS:
+        if key in _KEYS_OF_SWEEP:
             raise UsageError(f"{word}: the sweep sets {key} itself, for each trial.")
         if key in space:
-            raise UsageError(f"{key} is given twice. Give all of its values once: {key}=A,B,C.")
+            raise UsageError(f"{key} is given twice. Give all of its values at once: {key}=A,B,C.")
         match = _RANGE.fullmatch(text.replace(" ", ""))
         space[key] = _range(word, *match.groups()) if match else _choices(word, text)
     return space
@@ -51,8 +51,8 @@ def _range(word: str, kind: str, *ends: str) -> Any:
         return distributions.FloatDistribution(low, high, log=kind == "log")
     except ValueError:
         raise UsageError(
-            f"{word}: expected two finite numbers, the smaller one first, for log above 0, for int "
-            "whole ones."
+            f"{word}: expected two finite numbers, the smaller first: above 0 for log, whole for "
+            "int."
         ) from None
 
 
@@ -66,12 +66,12 @@ def _choices(word: str, text: str) -> Any:
     texts = [json.dumps(value) for value in values]
     repeated = [text for text in texts if texts.count(text) > 1]
     if repeated:
-        raise UsageError(f"{word}: {repeated[0]} is there twice; each value is trained once.")
+        raise UsageError(f"{word}: {repeated[0]} is listed twice; each value is trained once.")
     return journal.load_optuna().distributions.CategoricalDistribution(texts)
 
 
 def decoded(value: Any) -> Any:
-    """Return the value of a key for what Optuna keeps of it."""
+    """Return the value that stands in Optuna's journal as `value`."""
     return files.parse_json(value) if isinstance(value, str) else value
 
 
@@ -80,19 +80,18 @@ def is_range(distribution: Any) -> bool:
 
 
 def grid(space: Space) -> list[dict[str, Any]]:
-    """Return every combination of values, as Optuna keeps them; the last key changes fastest."""
+    """Return every combination of values, as for the journal; the last key changes fastest."""
     choices = (distribution.choices for distribution in space.values())
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*choices)]
 
 
 def samples(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield settings in which each value, and each end of a range, is there once."""
-    values = {
-        key: [of.low, of.high] if is_range(of) else [*map(decoded, of.choices)]
-        for key, of in space.items()
-    }
-    for number in range(max(map(len, values.values()))):
-        yield {key: of_key[min(number, len(of_key) - 1)] for key, of_key in values.items()}
+    """Yield settings in which each value, and each end of a range, appears."""
+    columns = [
+        [of.low, of.high] if is_range(of) else [*map(decoded, of.choices)] for of in space.values()
+    ]
+    for number in range(max(map(len, columns))):
+        yield {key: values[min(number, len(values) - 1)] for key, values in zip(space, columns)}
 
 
 def dot_list(settings: Mapping[str, Any]) -> list[str]:
@@ -102,16 +101,13 @@ def dot_list(settings: Mapping[str, Any]) -> list[str]:
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:
     """Return the name of a trial's folder: its number and its values, in letters that are safe in
-    a file name. A key is written as its last part, or the one before where that says too little;
-    the complete key where two would be the same.
+    a file name. A key is shortened to its last word, or the word before a vague last one, where
+    these differ.
     """
-    parts = {key: ["", *key.split(".")] for key in values}
-    short = {key: words[-2] if words[-1] in _VAGUE else words[-1] for key, words in parts.items()}
-    names = list(short.values())
-    text = "-".join(
-        f"{short[key] if names.count(short[key]) == 1 else key}_{_shown(value)}"
-        for key, value in values.items()
-    )
+    words = [key.split(".") for key in values]
+    short = [key[-2] if key[-1] in _VAGUE and key[1:] else key[-1] for key in words]
+    keys = short if len({*short}) == len(short) else values
+    text = "-".join(f"{key}_{_shown(value)}" for key, value in zip(keys, values.values()))
     slug = re.sub(r"[^a-zA-Z0-9_.+-]+", "_", text).strip("_")[:_LONGEST_NAME]
     return f"{number:03d}-{slug or 'trial'}"
 

@@ -1,13 +1,13 @@
-"""The folder of a sweep, with its trials in Optuna's journal, for any number of workers.
+"""The folder of a sweep. Optuna's journal has its trials, for any number of workers.
 
 DIR/sweep.journal    the study: definition, trials, their states and values
 DIR/config.json      the config of all trials
-DIR/trials/NAME/     the runs of a trial (one, in a folder with a time stamp)
-DIR/logs/NUMBER.txt  what its training printed, and its lock
+DIR/trials/NAME/     the trial's run, in a folder with a time stamp
+DIR/logs/NUMBER.txt  the output of its training, which is also its lock
 
-A trial's log is its lock. A worker locks the file (`flock`) before it touches the trial, and the
-training inherits the open file as its output, on every rank. So the lock is free as soon as, and
-only when, neither the worker nor any process of the training is alive, however they ended.
+A worker locks a trial's log (`flock`) before it touches the trial, and the training inherits the
+open file as its output, on every rank. So the lock is free exactly when neither the worker nor any
+process of the training is alive, however they ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import math
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -25,20 +26,19 @@ from typing import IO, Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, space
-from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
 _MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
 RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
-"""Names of checkpoint's files in a run directory, without importing torch."""
-_GLANCE_SECONDS = 0.01
+"""Files in a run directory, named as in checkpoint/, which would import torch."""
+_RETRY_SECONDS = 0.01
 
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """For the block: raise what a journal that somebody has edited leads to as a DataError."""
+    """For the block, raise the errors that an edited journal causes as a DataError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -49,24 +49,20 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 class Sweep:
-    """An opened sweep. study: Optuna's; space: key -> Optuna's distribution; best: the max or min
-    of values, by the metric.
+    """An opened sweep. study: Optuna's study; space: key -> Optuna's distribution; best: max or
+    min, by the metric; config_digest: of the config that the sweep was made with.
     """
 
     def __init__(self, directory: Path) -> None:
         optuna = journal.load_optuna()
         self.directory, file = directory, directory / JOURNAL
-        if not file.is_file():
+        if not os.path.lexists(file):
             raise DataError(
                 f"{directory} has no {JOURNAL}; expected the folder of a sweep. Make one with "
                 "robomimic-ddp sweep new."
             )
-        if file.is_symlink():
-            raise DataError(
-                f"{file} is a link: this sweep would write to the file that it leads to. Copy that "
-                "file here in its place."
-            )
         try:
+            files.require_no_link(file)
             files.regular(file, _MOST_BYTES)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error}.") from error
@@ -77,14 +73,26 @@ class Sweep:
             from_json = optuna.distributions.json_to_distribution
             self.space = {key: from_json(text) for key, text in definition["space"].items()}
             self.metric, sampler = definition["metric"], definition["sampler"]
+            self.config_digest = definition["config_digest"]
             if self.metric not in METRICS:
                 raise ValueError(f"it compares by {self.metric!r:.50}")
-        searches, samplers = sampler == "tpe", optuna.samplers
+        samplers = optuna.samplers
         self.study.sampler = (
-            samplers.TPESampler(constant_liar=True) if searches else samplers.RandomSampler()
+            samplers.TPESampler(constant_liar=True)
+            if sampler == "tpe"
+            else samplers.RandomSampler()
         )
         self.maximizes = self.study.direction == optuna.study.StudyDirection.MAXIMIZE
         self.best = max if self.maximizes else min
+
+    def require_same_config(self) -> None:
+        """Raise DataError if the config was edited after the sweep was made."""
+        config = self.directory / CONFIG
+        if digest(files.read_bytes(config)) != self.config_digest:
+            raise DataError(
+                f"{config} was edited after the sweep was made, and trials of different configs "
+                "cannot be compared. Restore it, or make a new sweep of the edited config."
+            )
 
     def trials(self) -> list[Trial]:
         """Return the trials, in the order of their numbers."""
@@ -93,10 +101,10 @@ class Sweep:
 
 
 class Trial:
-    """A trial as the journal has it when it is read.
+    """A trial, as the journal described it when it was read.
 
-    state: Optuna's in lower case; values: of the sweep's keys; value: its metric; digests: of the
-    config files that its trainings were started with; worker: who started the last one.
+    state: Optuna's state in lower case; values: those of the sweep's keys; value: of its metric;
+    worker: the worker that started its last training.
     """
 
     def __init__(self, sweep: Sweep, record: Any) -> None:
@@ -109,37 +117,30 @@ class Trial:
         self.folder = sweep.directory / "trials" / self.name
         self.log = sweep.directory / "logs" / f"{self.number:03d}.txt"
         self.error = record.user_attrs.get("error", "")
-        self.digests = record.user_attrs.get("digests", [])
         self.worker = record.user_attrs.get("worker", {})
-        if self.worker:
-            gpus, process = self.worker["gpus"], self.worker["process"]
-            if not isinstance(gpus, str) or not tree.is_whole(process, 1, 2**31 - 1):
-                raise ValueError(f"trial {self.number} has a worker without GPUs or process")
 
-    def again(self) -> Trial:
-        """Return the trial as the journal has it now."""
+    def reread(self) -> Trial:
+        """Return the trial as the journal describes it now."""
         return self._sweep.trials()[self.number]
 
     def begin(self, **worker: Any) -> Trial:
-        """Return the trial in the state RUNNING and with its values, for a training by `worker`.
-        The caller has its lock.
+        """Draw the values of a waiting trial, mark it as RUNNING for a training by `worker`, and
+        return it. The caller has its lock.
         """
         from optuna import trial
 
         if self.state == "waiting":
             self._sweep.storage.set_trial_state_values(self._id, trial.TrialState.RUNNING)
         with _reading(self._sweep.directory / JOURNAL):
-            asked = trial.Trial(self._sweep.study, self._id)
+            drawn = trial.Trial(self._sweep.study, self._id)
             for key, distribution in self._sweep.space.items():
-                asked._suggest(key, distribution)
-        digest = hashlib.sha256(files.read_bytes(self._sweep.directory / CONFIG)).hexdigest()[:8]
-        asked.set_user_attr("digests", list(dict.fromkeys([*self.digests, digest])))
-        asked.set_user_attr("worker", worker)
-        return self.again()
+                drawn._suggest(key, distribution)
+        drawn.set_user_attr("worker", worker)
+        return self.reread()
 
     def complete(self) -> float:
-        """Tell Optuna the value of a finished training, the metric at its best epoch, and return
-        it. Raises DataError for a history without one.
+        """Tell Optuna the value of a finished training, which is the metric at its best epoch, and
+        return it. Raises DataError for a history without one.
         """
         curve, metric = self.curve(), self._sweep.metric
         if not curve:
@@ -158,17 +159,17 @@ class Trial:
         self._sweep.study.tell(self.number, state=TrialState.FAIL)
 
     def words(self) -> list[str]:
-        """Return the words of its training."""
-        of_sweep = {
+        """Return the arguments of its training."""
+        settings = {
+            **self.values,
             "train.output_dir": str(self.folder.parent),
             "experiment.name": self.name,
             "ddp.resume": "auto",
         }
-        config = self._sweep.directory / CONFIG
-        return [f"load_from={config}", *space.dot_list({**self.values, **of_sweep})]
+        return [f"load_from={self._sweep.directory / CONFIG}", *space.dot_list(settings)]
 
     def run(self) -> Path | None:
-        """Return the newest run that the trial has made."""
+        """Return the folder of the trial's newest run, if there is one."""
         folders = self.folder.iterdir() if self.folder.is_dir() else ()
         runs = [folder for folder in folders if folder.is_dir()]
         return max(runs, key=lambda run: ((run / RECORD).exists(), run), default=None)
@@ -191,7 +192,7 @@ class Trial:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last epoch of its run is done."""
+        """Whether its run has reached its last epoch."""
         run = self.run()
         try:
             return run is not None and "outcome" in files.read_json(run / RECORD)
@@ -199,32 +200,38 @@ class Trial:
             return False
 
     @property
-    def is_held(self) -> bool:
-        """Whether a worker looks after it, or its training runs."""
+    def is_locked(self) -> bool:
+        """Whether a worker is in charge of it, or its training runs."""
         return _is_locked(self.log)
 
     @property
     def is_trained_by_hand(self) -> bool:
-        """Whether a training that no worker started is running in its run folder."""
+        """Whether somebody has resumed its run without a worker, and that training runs."""
         run = self.run()
         return run is not None and _is_locked(run / RUN_LOCK)
 
     def lock(self) -> IO[bytes] | None:
-        """Return the locked log, which keeps the lock until all copies of the open file are closed;
-        None if another worker, or a training that outlived its worker, has it.
+        """Return the locked log, whose lock lasts until all copies of the open file are closed;
+        None if another worker, or a training that outlived its worker, has the lock.
         """
         log = files.opened_to_write(self.log)
-        is_ours = False
         try:
-            is_ours = _try_lock(log, fcntl.LOCK_EX)
-        finally:
-            if not is_ours:
-                log.close()
-        return log if is_ours else None
+            if _try_lock(log, fcntl.LOCK_EX):
+                return log
+        except BaseException:
+            log.close()
+            raise
+        log.close()
+        return None
+
+
+def digest(config: bytes) -> str:
+    """Return what identifies the content of a config file."""
+    return hashlib.sha256(config).hexdigest()
 
 
 def _try_lock(file: IO[bytes], kind: int) -> bool:
-    for pause in (_GLANCE_SECONDS, 0.0):  # `sweep show` has it for an instant
+    for pause in (_RETRY_SECONDS, 0.0):  # `sweep show` has the lock for an instant
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
             return True
@@ -232,8 +239,8 @@ def _try_lock(file: IO[bytes], kind: int) -> bool:
             time.sleep(pause)
         except OSError as error:
             raise DataError(
-                f"the log of a trial cannot be locked: {error}. Workers of a sweep keep apart by "
-                "locks; put its folder on a file system that has them."
+                f"the log of a trial cannot be locked: {error}. Locks keep the workers of a sweep "
+                "apart: put its folder on a file system that supports them."
             ) from error
     return False
 
@@ -242,5 +249,5 @@ def _is_locked(path: Path) -> bool:
     try:
         with files.opened(path) as file:
             return not _try_lock(file, fcntl.LOCK_SH)
-    except (OSError, DataError):  # nobody has made it, or the file system has no locks
+    except (OSError, DataError):  # there is no such file, or the file system has no locks
         return False

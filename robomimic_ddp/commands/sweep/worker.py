@@ -1,7 +1,7 @@
 """`robomimic-ddp sweep run`: trains the trials of a sweep, each on separate GPUs.
 
-Any number of workers share a sweep; the lock of a trial (see study.py) keeps them apart. A trial
-whose worker was killed is taken by the next worker as soon as its training has ended, too.
+Any number of workers share a sweep; the lock of a trial (see study.py) keeps them apart. The next
+worker resumes the trials of a worker that was killed, as soon as their trainings have ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from robomimic_ddp.terminal import print_clean
 
 _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
-"""How often a training that a signal has ended (a machine out of memory, for one) is resumed."""
+"""How often a training that a signal ended, as when memory runs out, is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 @dataclass
 class Job:
-    """A trial that this worker trains. gpus: its CUDA_VISIBLE_DEVICES; log: its locked log."""
+    """A trial that this worker trains. gpus: its CUDA_VISIBLE_DEVICES; log: its log, locked."""
 
     trial: Trial
     gpus: str
@@ -45,8 +45,8 @@ class Job:
 
 
 class Worker:
-    """Trains what is left of `sweep`, one trial at a time on each of `gpus`, which are values of
-    CUDA_VISIBLE_DEVICES. program: what trains, in place of the host's entry.
+    """Trains the remaining trials of `sweep`, one at a time on each of `gpus`, which are values of
+    CUDA_VISIBLE_DEVICES. program: the arguments of Python that start a training.
     """
 
     def __init__(
@@ -63,26 +63,27 @@ class Worker:
         self.stopped: set[int] = set()
         """Trials that were stopped from outside: this worker does not begin them again."""
         self.awaited: set[int] = set()
+        """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
         self.signal: str | None = None
 
     def run(self) -> int:
-        """Train until no trial is left, and return the exit code: 1 where a trial has failed, 75
-        after a stop on request.
+        """Train until no trial remains, and return the exit code: 1 if a trial has failed, 75 after
+        a stop on request.
         """
         with training_process.handling(_STOPS, self._on_signal):
-            was_told = False
+            is_stopping = False
             while self._begin_trials() or self.jobs:
-                if self.signal is not None and not was_told:
+                if self.signal is not None and not is_stopping:
                     print_clean(f"{self.signal}: {len(self.jobs)} trial(s) save and stop")
                     for job in self.jobs.values():
                         job.process.send_signal(signal.SIGTERM)
-                    was_told = True
+                    is_stopping = True
                 for job in list(self.jobs.values()):
-                    self._look_after(job)
+                    self._check(job)
                 time.sleep(self.poll)
         trials = self.sweep.trials()
-        print_clean("\n".join(show.ending(trials)))
+        print_clean("\n".join(show.summary(trials)))
         if self.signal is not None or self.stopped:
             return EXIT_STOPPED
         return EXIT_REFUSED if any(trial.state == "fail" for trial in trials) else EXIT_DONE
@@ -93,44 +94,42 @@ class Worker:
         self.signal = self.signal or signal.Signals(number).name
 
     def _begin_trials(self) -> bool:
-        """Begin trials on free GPUs, first those that another worker left. Return whether any has
-        begun, or will be free to begin when its orphaned training has ended.
+        """Begin trials on free GPUs, interrupted trials first. Return whether any has begun, or
+        can begin when its orphaned training has ended.
         """
         if self.signal is not None:
             return False
-        trials = [trial for trial in self.sweep.trials() if self._is_left(trial)]
+        trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
         trials.sort(key=lambda trial: (trial.state != "running", trial.number))
         orphans = [trial for trial in trials if _is_orphan(trial)]
         for trial in orphans:
             if trial.number not in self.awaited:
-                print_clean(
-                    f"{trial.name}: its training outlived who started it; waiting for its end"
-                )
+                print_clean(f"{trial.name}: waiting for a training whose launcher was killed")
         self.awaited = {trial.number for trial in orphans}
         used = [job.gpus for job in self.jobs.values()] + [t.worker["gpus"] for t in orphans]
         busy = {gpu for gpus in used for gpu in gpus.split(",")}
         free = [gpus for gpus in self.gpus if busy.isdisjoint(gpus.split(","))]
-        untried = iter(trials)
-        begun = [any(self._begin(trial, gpus) for trial in untried) for gpus in free]
+        candidates = iter(trials)
+        begun = [any(self._begin(trial, gpus) for trial in candidates) for gpus in free]
         return any(begun) or bool(orphans)
 
-    def _is_left(self, trial: Trial) -> bool:
-        is_ours = trial.number in self.jobs or trial.number in self.stopped
-        return trial.state in ("running", "waiting") and not is_ours
+    def _is_remaining(self, trial: Trial) -> bool:
+        is_known = trial.number in self.jobs or trial.number in self.stopped
+        return trial.state in ("running", "waiting") and not is_known
 
     def _begin(self, trial: Trial, gpus: str) -> bool:
-        """Begin or resume a trial, unless somebody else trains it; return whether this was done."""
+        """Begin or resume a trial; return False if another process trains it."""
         log = trial.lock()
         if log is None:
             return False
         with ExitStack() as unless_it_trains:
             unless_it_trains.enter_context(log)
-            trial = trial.again()  # as it is now that nobody else changes it
-            if not self._is_left(trial) or trial.is_trained_by_hand:
+            trial = trial.reread()  # nobody else can change it any more
+            if not self._is_remaining(trial) or trial.is_trained_by_hand:
                 return False
             trial = trial.begin(host=env.host_name(), process=os.getpid(), gpus=gpus)
             run = trial.run()
-            if run is not None:  # else a training that fails at once would seem to have stopped
+            if run is not None:  # a training that fails at once must not seem to have been stopped
                 (run / REQUEUE).unlink(missing_ok=True)
             if trial.is_finished:
                 self._complete(trial)
@@ -142,15 +141,15 @@ class Worker:
         return True
 
     def _start_training(self, trial: Trial, gpus: str, log: IO[bytes]) -> subprocess.Popen:
-        flags, variables = torchrun.passes_on_signals()
-        several = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", *flags]
-        launcher = [*several, *rendezvous.on_this_machine()] if self.ranks > 1 else []
+        flags, variables = torchrun.signal_settings()
+        torchrun_words = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", *flags]
+        launcher = [*torchrun_words, *rendezvous.on_this_machine()] if self.ranks > 1 else []
         threads = max(1, machine.usable_cores() // (len(self.gpus) * self.ranks))
         variables = {"OMP_NUM_THREADS": str(threads), **env.variables(), **variables}
         words = [sys.executable, *launcher, *self.program, *trial.words()]
         return training_process.start(words, log, {**variables, "CUDA_VISIBLE_DEVICES": gpus})
 
-    def _look_after(self, job: Job) -> None:
+    def _check(self, job: Job) -> None:
         code, trial = job.process.poll(), job.trial
         if code is None:
             return
@@ -162,7 +161,7 @@ class Worker:
                 self.stopped.add(trial.number)
                 print_clean(f"{trial.name}: stopped; the next sweep run resumes it")
             elif code < 0 and self.kills[trial.number] < _MOST_KILLS:
-                self.kills[trial.number] += 1  # resumed when its last rank has left the lock
+                self.kills[trial.number] += 1  # it is resumed when its last rank releases the lock
                 print_clean(f"{trial.name}: ended by {signal.Signals(-code).name}")
             else:
                 self._fail(trial, _last_error(trial, code))
@@ -184,18 +183,15 @@ class Worker:
 
 
 def _is_orphan(trial: Trial) -> bool:
-    """Whether its training has outlived its worker or launcher on this machine."""
+    """Return whether its training has outlived its worker or its launcher on this machine."""
     if trial.state != "running" or trial.worker.get("host") != env.host_name():
         return False
     process = trial.worker["process"]
-    return (process == os.getpid() or not machine.is_alive(process)) and trial.is_held
+    return (process == os.getpid() or not machine.is_alive(process)) and trial.is_locked
 
 
 def _last_error(trial: Trial, code: int) -> str:
-    """Return what a user should read first of a training that has failed."""
+    """Return the error that ended a training."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    try:
-        return known_errors.error_line(files.read_end(trial.log))
-    except OSError:  # somebody has removed it
-        return f"exit code {code}"
+    return known_errors.error_line(files.read_end(trial.log))

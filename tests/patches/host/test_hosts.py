@@ -46,24 +46,6 @@ def test_a_virtual_environment_is_passed_over(tmp_path):
         find_host(str(tmp_path))
 
 
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("mark", "said"),
-    [
-        ("diffusion_policy/workspace/base_workspace.py", "real-stanford/diffusion_policy"),
-        ("src/lerobot/policies/act.py", "is LeRobot"),
-        ("lerobot/common/policies/act.py", "is LeRobot"),
-    ],
-)
-@pytest.mark.parametrize("below", [".", "checkouts/one"])
-def test_codebases_of_another_kind(mark, said, below, tmp_path):
-    file = tmp_path / below / mark
-    file.parent.mkdir(parents=True)
-    file.touch()
-    with pytest.raises(UsageError, match=f"{said}.*accelerate launch"):
-        find_host(str(tmp_path))
-
-
 def test_diff_paths_start_at_the_checkouts_root(tmp_path):
     package = write_host(tmp_path / "repository" / "inner")
     assert find_host(str(tmp_path / "repository")).root == tmp_path / "repository"
