@@ -124,6 +124,12 @@ def _require_possible(args: argparse.Namespace) -> None:
             f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
             f"share a GPU would not show how training scales. Give numbers up to {gpus}."
         )
+    if not gpus and args.ranks[-1] > devices.most_on_cpu():
+        most = devices.most_on_cpu()
+        raise UsageError(
+            f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
+            f"takes at most {most} ranks. Give numbers up to {most}."
+        )
     checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
 
 
