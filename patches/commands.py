@@ -27,47 +27,40 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         _add_program(parser)
     else:
         parser.add_argument("path", nargs="?", metavar="PATH", help=_PATH_HELP)
+    add = parser.add_argument
     if command == "revert":
-        parser.add_argument(
-            "--force",
-            action="store_true",
-            help="revert files that were edited since too, keeping a copy of each (FILE.edited)",
-        )
+        what = "revert files that were edited since too, keeping a copy of each (FILE.edited)"
+        add("--force", action="store_true", help=what)
         return
-    for word, help_text in (
+    for word, what in (
         ("only", "make nothing but EDIT"),
         ("with", "make EDIT too, which is off by default"),
         ("without", "leave EDIT out"),
     ):
         listed = {"action": "append", "default": [], "metavar": "EDIT", "dest": f"{word}_fixers"}
-        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_EDIT_HELP}")
+        add(f"--{word}", **listed, help=f"{what}: {_EDIT_HELP}")
     if command == "status":
-        parser.add_argument("--json", action="store_true", help="print everything as JSON")
+        add("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
-        parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be done; write nothing"
-        )
-        parser.add_argument(
-            "--check", action="store_true", help="exit 1 unless all is applied; write nothing"
-        )
+        add("--dry-run", action="store_true", help="say what would be done; write nothing")
+        add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     is_module = "PROGRAM is a module even if a file is so named"
-    parser.add_argument("-m", dest="module", action="store_true", help=is_module)
-    parser.add_argument("--host", metavar="PATH", help=_PATH_HELP)
-    parser.add_argument(
-        "program", metavar="PROGRAM", help="a module (robomimic.scripts.train), or a file (*.py)"
-    )
-    parser.add_argument(
-        "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
-    )
+    add("-m", dest="module", action="store_true", help=is_module)
+    add("--host", metavar="PATH", help=_PATH_HELP)
+    what = "a module (robomimic.scripts.train), or a file (*.py)"
+    add("program", metavar="PROGRAM", help=what)
+    what = "the program's own arguments"
+    add("arguments", metavar="...", nargs=argparse.REMAINDER, help=what)
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Run `command`; return the exit code. Raises RobomimicDDPError."""
     if command == "run":
-        from robomimic_ddp.patches.running import run_edited
+        from robomimic_ddp.patches.run_in_memory import run_edited
 
         return run_edited(args)
     return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
@@ -96,7 +89,7 @@ def _status(args: argparse.Namespace) -> int:
     if entries:
         files = _counted({name: entry.original for name, entry in entries.items()})
         edited = record.edited_since(host, entries)
-        gives = "robomimic-ddp revert gives all back."
+        gives = "robomimic-ddp revert restores the originals."
         if edited:
             gives = (
                 f"edited by hand since: {', '.join(edited)}. robomimic-ddp revert refuses to lose "
@@ -186,9 +179,9 @@ def _sentence(examination: Examination) -> str:
     meanings = {
         "already distributed": "robomimic-ddp does not patch over this host.",
         "blocked": "apply would write nothing until the problems above are solved.",
-        "patched": "all that was found is in place.",
+        "patched": "every edit is in place.",
     }
-    edits = _counted(_originals(examination), "edit {}", "add {}", " and ")
+    edits = " and ".join(_numbers(_originals(examination), "edit {}", "add {}"))
     return f"{examination.state}: {meanings.get(examination.state, f'apply would {edits}.')}"
 
 
@@ -216,17 +209,15 @@ def _originals(examination: Examination) -> dict[str, bytes | None]:
     return {patch.path: patch.before for patch in examination.patches}
 
 
-def _counted(
-    originals: Mapping[str, bytes | None],
-    edited: str = "{} edited",
-    added: str = "{} added",
-    between: str = ", ",
-) -> str:
-    """Say how many files of the host are edited, and which are added. originals: path -> the host's
-    bytes, None for an added file.
+def _counted(originals: Mapping[str, bytes | None]) -> str:
+    return ", ".join(_numbers(originals, "{} edited", "{} added"))
+
+
+def _numbers(originals: Mapping[str, bytes | None], edited: str, added: str) -> list[str]:
+    """Return how many files of the host are edited, and which are added. originals: path -> the
+    host's bytes, None for an added file.
     """
     names = [name for name, before in originals.items() if before is None]
     count = len(originals) - len(names)
     files = "1 file" if count == 1 else f"{count} files"
-    edits = [edited.format(files)] if count or not names else []
-    return between.join([*edits, *(added.format(name) for name in names)])
+    return [edited.format(files)] * bool(count or not names) + [added.format(n) for n in names]

@@ -15,8 +15,8 @@ Definition = cst.FunctionDef | cst.ClassDef
 
 
 def definition(source: Source, header: str) -> Definition | None:
-    """What "def name" or "class name" is at the file's top level: the last one, as Python sees it.
-    None where there is none, or where the last one is of the other kind.
+    """Return what "def name" or "class name" is at the file's top level: the last one, as Python
+    sees it. None where there is none, or where the last one is of the other kind.
     """
     word, name = header.split()
     last = None
@@ -27,29 +27,29 @@ def definition(source: Source, header: str) -> Definition | None:
 
 
 def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Call]:
-    """Calls at or under `node` of a function whose resolved name is one of `qualified`."""
+    """Return calls at or under `node` of a function whose resolved name is one of `qualified`."""
     return (call for call in walk(node, cst.Call) if source.resolves(call.func, *qualified))
 
 
 def api_calls(source: Source, node: cst.CSTNode, function: str) -> list[cst.Call]:
-    """Calls of `DDPUtils.<function>` at or under `node`."""
+    """Return the calls of `DDPUtils.<function>` at or under `node`."""
     return [call for call in walk(node, cst.Call) if source.is_api(call, function)]
 
 
 def run_epoch_calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """Calls of it, or of a host's further kind of epoch, such as `run_epoch_mt`."""
+    """Yield the calls of `run_epoch`, or of a host's further kind of it (`run_epoch_mt`)."""
     for call in walk(node, cst.Call):
         if dotted(call.func).rpartition(".")[2].startswith("run_epoch"):
             yield call
 
 
 def last_names(source: Source, call: cst.Call) -> set[str]:
-    """The last names of what the called function may be: {"config_factory"}."""
+    """Return the last names of what the called function may be: {"config_factory"}."""
     return {name.rpartition(".")[2] for name in source.names(call.func)}
 
 
 def argument(call: cst.Call, position: int, keyword: str) -> cst.BaseExpression | None:
-    """The value given to a parameter by position or by keyword, or None."""
+    """Return the value given to a parameter by position or by keyword, or None."""
     for index, arg in enumerate(call.args):
         if arg.star:
             return None
@@ -61,18 +61,18 @@ def argument(call: cst.Call, position: int, keyword: str) -> cst.BaseExpression 
 
 
 def text_of(node: cst.CSTNode | None) -> str:
-    """The value of a string that is written out, else ""."""
+    """Return the value of a string that is written out, else ""."""
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
 def key_of(node: cst.CSTNode) -> str:
-    """The x of `params["x"]`, else ""."""
+    """Return the x of `params["x"]`, else ""."""
     index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
     return text_of(index.value) if isinstance(index, cst.Index) else ""
 
 
 def keyword(name: str, value: str) -> cst.Arg:
-    """The argument `name=value`, written without spaces."""
+    """Return the argument `name=value`, written without spaces."""
     no_space = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     return cst.Arg(cst.parse_expression(value), keyword=cst.Name(name), equal=no_space)
 
@@ -95,14 +95,14 @@ def decorate(source: Source, node: Definition, decorator: str) -> Edit | Definit
 
 
 def renamed(api: str, *qualified: str) -> Callable[[Source, cst.CSTNode], Iterator[Found]]:
-    """A `find`: calls of `qualified` become calls of `DDPUtils.<api>`."""
+    """Return a `find`: calls of `qualified` become calls of `DDPUtils.<api>`."""
     return lambda source, node: (
         rename(source, call, api) for call in calls(source, node, *qualified)
     )
 
 
 def rename(source: Source, call: cst.Call, function: str) -> Edit:
-    """The call goes to `DDPUtils.<function>`; its arguments and their layout stay."""
+    """Send the call to `DDPUtils.<function>`; its arguments and their layout stay."""
     return Edit(call, lambda updated: updated.with_changes(func=api_name(source, function)))
 
 
@@ -114,14 +114,14 @@ def put_after(source: Source, node: cst.BaseExpression, function: str, first: st
     )
 
 
-def wrap(source: Source, node: cst.BaseExpression, function: str, *more: str) -> Edit:
-    """`node` becomes `DDPUtils.<function>(node, *more)`, where `more` is source text of names. Its
+def wrap(source: Source, node: cst.BaseExpression, function: str, *names: str) -> Edit:
+    """`node` becomes `DDPUtils.<function>(node, *names)`, where `names` are source text. Its
     parentheses become the call's, or stay outside where a keyword touches them (`if(a):`).
     """
     touched = source.before(node).isalnum()
 
     def change(updated: cst.BaseExpression) -> cst.Call:
-        extra = [cst.Arg(cst.parse_expression(text)) for text in more]
+        extra = [cst.Arg(cst.parse_expression(text)) for text in names]
         outside: dict[str, Any] = {}
         if touched:
             outside = {"lpar": updated.lpar, "rpar": updated.rpar}
@@ -133,7 +133,9 @@ def wrap(source: Source, node: cst.BaseExpression, function: str, *more: str) ->
 
 
 def _has_plain_parentheses(node: cst.BaseExpression) -> bool:
-    """An operation in one pair, with nothing between it and them (a comment, a line's end)."""
+    """Return whether `node` is an operation in one pair of parentheses, with nothing between it
+    and them (a comment, a line's end).
+    """
     if not isinstance(node, (cst.Comparison, cst.BooleanOperation)) or len(node.lpar) != 1:
         return False
     inside = (node.lpar[0].whitespace_after, node.rpar[0].whitespace_before)

@@ -12,9 +12,10 @@ from typing import Any
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.edits import api_calls, definition
-from robomimic_ddp.patches.host import entries
+from robomimic_ddp.patches.host import training_files
+from robomimic_ddp.patches.host.already_distributed import find_refusal, require_own_api_version
 from robomimic_ddp.patches.host.hosts import MAIN, TRAIN_SCRIPTS, Host
-from robomimic_ddp.patches.host.refusal import find_refusal, require_own_api_version
+from robomimic_ddp.patches.host.training_files import TRAIN, TRAIN_UTILS, Entry, Use
 from robomimic_ddp.patches.outcomes import (
     TRAINING,
     AlreadyApplied,
@@ -39,8 +40,8 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
     base = examine(host.base, fixers) if host.base is not None else None
-    trainers = entries.find(host)
-    uses = entries.uses(host, trainers)
+    trainers = training_files.find(host)
+    uses = training_files.uses(host, trainers)
     by_file: dict[str, list[Fixer]] = defaultdict(list)
     findings, patches = list(_places(trainers, fixers)), []
     for fixer in fixers:
@@ -80,9 +81,9 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     )
 
 
-def _places(trainers: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
-    """Where the host trains without an edit: what is left on one rank, and what calls a training
-    function that is patched.
+def _places(trainers: Sequence[Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
+    """Yield where the host trains without an edit: what is left on one rank, and what calls a
+    training function that is patched.
     """
     fixer = next((candidate for candidate in fixers if candidate.name == "distributed"), None)
     for entry in trainers if fixer else ():
@@ -95,17 +96,20 @@ def _places(trainers: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Itera
 
 
 def _files(
-    host: Host, fixer: Fixer, trainers: Sequence[entries.Entry], uses: Sequence[entries.Use]
+    host: Host,
+    fixer: Fixer,
+    trainers: Sequence[Entry],
+    uses: Sequence[Use],
 ) -> list[str]:
-    """The files that `fixer` looks at."""
+    """Return the files that `fixer` looks at."""
     paths = host.files(fixer.files)
     if fixer.files == TRAIN_SCRIPTS:
         trains = {entry.path for entry in trainers if entry.function}
         trains |= {entry.path for entry in trainers if entry.calls and _has_main(host, entry.path)}
         left = {entry.path for entry in trainers if entry.why} - trains
         paths = sorted({*paths, *trains} - left)
-    if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
-        paths += [path for path in entries.further_files(uses) if path not in paths]
+    if TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
+        paths += [path for path in training_files.further_files(uses) if path not in paths]
     return [
         path
         for path in paths
@@ -117,10 +121,10 @@ def _has_main(host: Host, path: str) -> bool:
     return not path.startswith("../") and b"def main(" in (host.read(path) or b"")
 
 
-def _training(trainers: Sequence[entries.Entry], path: str) -> str:
-    """The name of the training function of the file `path`."""
+def _training(trainers: Sequence[Entry], path: str) -> str:
+    """Return the name of the training function of the file `path`."""
     names = (entry.function for entry in trainers if entry.path == path and entry.function)
-    return next(names, entries.TRAIN)
+    return next(names, TRAIN)
 
 
 def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
@@ -138,15 +142,17 @@ def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
         if finding.fixer.name == "distributed" and _is_found(finding)
     }
     spared = troubled - edited - {MAIN} if trains - troubled else set()
-    kept, told = [], set()
+    remaining, reported = [], set()
     for finding in findings:
         if finding.path not in spared:
-            kept.append(finding)
-        elif _blocks(finding) and finding.path not in told:
-            told.add(finding.path)
+            remaining.append(finding)
+        elif _blocks(finding) and finding.path not in reported:
+            reported.add(finding.path)
             why = f"this file is not patched, and would train on one rank: {finding.outcome.why}"
-            kept.append(replace(finding, outcome=replace(finding.outcome, why=why, blocks=False)))
-    return kept, spared
+            remaining.append(
+                replace(finding, outcome=replace(finding.outcome, why=why, blocks=False))
+            )
+    return remaining, spared
 
 
 def _blocks(finding: Finding) -> bool:
@@ -159,7 +165,7 @@ def patch_file(
     fixers: Sequence[Fixer],
     traits: frozenset[str] = frozenset(),
     called: frozenset[str] = frozenset(),
-    training: str = entries.TRAIN,
+    training: str = TRAIN,
 ) -> tuple[list[Outcome], FilePatch]:
     """One file's outcomes, in the order of `fixers`, and its patch (before == after: no edit)."""
     try:
@@ -177,7 +183,7 @@ def patch_file(
 
 
 def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
-    """The examination of the patched text. Raises PatchError if that needs another edit."""
+    """Return the examination of the patched text. Raises PatchError if that needs another edit."""
     patched = {patch.path: patch.after for patch in examination.patches}
     after = examine(replace(examination.host, patched=patched), fixers)
     if after.patches or after.blocked:
@@ -190,7 +196,7 @@ def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
 
 
 def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
-    """What one fixer answers about one file."""
+    """Return what one fixer answers about one file."""
     scope: Any = source.module
     if fixer.within:
         within = f"def {training}" if fixer.within == TRAINING else fixer.within
@@ -217,7 +223,7 @@ def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
 
 
 def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
-    """The outcome, and the patch that adds the file where it is `Applied`."""
+    """Return the outcome, and the patch that adds the file where it is `Applied`."""
     (path,) = fixer.files
     before, folder = host.read(path), path.rpartition("/")[0]
     if host.is_built_on_robomimic:
@@ -266,12 +272,12 @@ def _problems(
 
 
 def _is_found(finding: Finding) -> bool:
-    """Whether the construct is there, and edited or to be edited."""
+    """Return whether the construct is there, and edited or to be edited."""
     return isinstance(finding.outcome, (Applied, AlreadyApplied))
 
 
 def _half_patched(
-    findings: Sequence[Finding], uses: Sequence[entries.Use], base: Examination | None
+    findings: Sequence[Finding], uses: Sequence[Use], base: Examination | None
 ) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
     patched = {(finding.fixer.name, finding.path) for finding in findings if _is_found(finding)}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
+from robomimic_ddp.patches.host.already_distributed import Refusal
 from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.host.refusal import Refusal
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -104,11 +104,13 @@ class Fixer:
         return self.words or (f"{self.within}(" if self.within[:3] == "def" else self.within,)
 
     def may_apply_to(self, data: bytes, training: str = "train") -> bool:
-        """The cheap text filter: whether a file with these bytes is worth parsing. training: the
-        name of the file's training function.
+        """Return whether a file with these bytes is worth parsing. training: the name of the file's
+        training function.
         """
         marks = (word.replace(TRAINING, f"def {training}") for word in self.marks)
-        return all(any(one.encode() in data for one in word.split("|")) for word in marks)
+        return all(
+            any(alternative.encode() in data for alternative in word.split("|")) for word in marks
+        )
 
 
 @dataclass(frozen=True)

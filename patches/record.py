@@ -2,7 +2,7 @@
 
 `.robomimic_ddp.json`, in the host's package, has for each file the hash of what we wrote, the
 original's bytes (none for an added file), and the names of our api that it uses: a run on several
-ranks looks for them (`host_seams`).
+ranks looks for them (`host_edits`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Entry:
     seams: tuple[str, ...] = ()
 
     def is_edited(self, current: bytes | None) -> bool:
-        """Whether the user has changed the file since: it has neither our bytes nor its own."""
+        """Return whether the user has changed the file since: it has neither our bytes nor
+        its own.
+        """
         if current == self.original:
             return False
         return current is None or _digest(current) != self.patched_sha256

@@ -15,7 +15,7 @@ from robomimic_ddp.patches.outcomes import Fixer
 
 @cache
 def all_fixers() -> dict[str, Fixer]:
-    """Every fixer by its name (its file's, or its key in the file's table), sorted."""
+    """Return every fixer by its name (its file's, or its key in the file's table), sorted."""
     by_name = {}
     for module in pkgutil.iter_modules(fixers.__path__):
         if not module.name.startswith("_"):
@@ -27,8 +27,8 @@ def all_fixers() -> dict[str, Fixer]:
 def select(
     only: Iterable[str] = (), with_: Iterable[str] = (), without: Iterable[str] = ()
 ) -> list[Fixer]:
-    """The fixers to run: those on by default, or just `only`; plus `with_`, less `without`: names
-    of fixers or of seams (all their fixers). Raises UsageError for an unknown one.
+    """Return the fixers to run: those on by default, or just `only`; plus `with_`, less `without`:
+    names of fixers or of seams (all their fixers). Raises UsageError for an unknown one.
     """
     known = all_fixers()
     chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.host.refusal import Refusal
+from robomimic_ddp.patches.host.already_distributed import Refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -66,7 +66,7 @@ def table(
 
 
 def _narrow(row: Sequence[str], width: int) -> str:
-    """Fixer and place, and the outcome beside them, or below where it is longer."""
+    """Fixer and place, and the outcome on their line, or below where it is longer."""
     name, where, outcome = row
     line = f"{name:<19}  {where:<32}"
     if len(line) + 2 + len(outcome) <= width:
@@ -75,7 +75,7 @@ def _narrow(row: Sequence[str], width: int) -> str:
 
 
 def problems(examination: Examination) -> str:
-    """Each problem as file:line, what was found and why it matters, and what to do by hand."""
+    """Return each problem as file:line, what was found, why it matters, what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
     lines = [_problem(examination.host.package, finding) for finding in examination.problems]
@@ -86,7 +86,7 @@ def problems(examination: Examination) -> str:
 
 
 def left_alone(examination: Examination) -> list[str]:
-    """Each place that is named and not patched, as file:line and why."""
+    """Return each place that is named and not patched, as file:line and why."""
     return [
         f"{_place(examination.host.package, finding)}: {finding.outcome.why}"
         for finding in examination.findings
@@ -95,9 +95,7 @@ def left_alone(examination: Examination) -> list[str]:
 
 
 def unified_diff(examination: Examination) -> bytes:
-    """Return the patches as `git apply` and `patch -p1` take them, paths relative to the host's
-    root.
-    """
+    """Return the patches as `git apply` and `patch -p1` take them, paths from the host's root."""
     host = examination.host
     return b"".join(
         line
@@ -163,7 +161,7 @@ def _place(package: Path, finding: Finding) -> str:
 
 def _json_refusal(refusal: Refusal | None) -> dict | None:
     return refusal and {
-        "found": list(refusal.found),
+        "found": list(refusal.ways),
         "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
         "why": str(refusal),
     }

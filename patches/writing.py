@@ -1,7 +1,7 @@
 """Writes several files, all or none, whatever fails in between: a full disk, an immutable file.
 
-What needs room on the disk comes first, beside the files (`.train.py.<random>.tmp`): the new
-contents, and a second name for the old ones. After that, files only change names.
+What needs room on the disk comes first, in the folders of the files (`.train.py.<random>.tmp`): the
+new contents, and a second name for the old ones. After that, files only change names.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write_all(changes: Sequence[Change]) -> None:
 
 
 def _take_back(staged: Sequence[_Staged]) -> list[str]:
-    """What could not be put back, one line each."""
+    """Return what could not be put back, one line each."""
     left = [file.take_back() for file in reversed(staged) if not file.change.is_record]
     left = [line for line in left if line]
     if not left:
@@ -155,15 +155,15 @@ class _Staged:
 
     def _keep(self) -> str:
         """Saves the former contents from `clean`; returns where they are, in words."""
-        kept, self.former = self.former, None
-        if kept is None:
+        former, self.former = self.former, None
+        if former is None:
             return ""
         with suppress(OSError):
-            kept = kept.rename(kept.with_name(f"{kept.name[1:-4]}.former"))
-        return f" (the former ones are in {kept.name})"
+            former = former.rename(former.with_name(f"{former.name[1:-4]}.former"))
+        return f" (the former ones are in {former.name})"
 
     def clean(self) -> None:
-        """Removes what is left beside the target."""
+        """Remove what is left in the folder of the target."""
         for path in (self.new, self.former):
             if path is not None:
                 _remove(path)

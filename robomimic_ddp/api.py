@@ -10,12 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from robomimic_ddp.config import command_line
+from robomimic_ddp.config import early_checks
 
-command_line.check_script()  # before torch is imported, which takes seconds
+early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
 from robomimic_ddp import API_VERSION, __version__
-from robomimic_ddp.config import dotlist, env, host_config, host_seams, json_config
+from robomimic_ddp.config import dotlist, env, host_config, host_edits, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
@@ -129,4 +129,4 @@ def entry_point(api_version: int) -> Callable:
     return decorate
 
 
-host_seams.require_whole()  # a script that was put back begins no run, which would look
+host_edits.require_whole()  # a script that was put back begins no run, which would look

@@ -79,9 +79,9 @@ _PATCHES = "patches.commands"
 COMMANDS = {
     "status": Command("patch", _PATCHES, "list the edits of the host and what apply would do"),
     "diff": Command("patch", _PATCHES, "print the edits as a patch for git apply"),
-    "apply": Command("patch", _PATCHES, "edit the host, all of it or nothing"),
-    "revert": Command("patch", _PATCHES, "give back the host's files, byte for byte"),
-    "run": Command("run", _PATCHES, "run a program of the host's with the edits in memory"),
+    "apply": Command("patch", _PATCHES, "make the edits, all or none"),
+    "revert": Command("patch", _PATCHES, "restore the host's files, byte for byte"),
+    "run": Command("run", _PATCHES, "run a program of the host with the edits in memory"),
     "launch": Command(
         "run", "commands.launch.command", "start torchrun, as scripts/train_multi_gpu.sh does"
     ),
@@ -122,9 +122,7 @@ def _module(name: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 refused or failed, 2 wrong
-    usage.
-    """
+    """Run the command line and return its exit code: 0 done, 1 refused or failed, 2 wrong usage."""
     argv = list(sys.argv[1:] if argv is None else argv)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
     try:
@@ -161,7 +159,9 @@ def _run(argv: list[str]) -> int:
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
+    elif isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # paths may have characters that cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")
     takes_path = args.command == "run" or COMMANDS[args.command].group == "patch"
     try:
@@ -200,13 +200,13 @@ def _require_valid(args: argparse.Namespace) -> None:
     """Refuse a mistake on the command line of a training that `run` starts before the host is read
     for its edits, which takes seconds.
     """
-    from robomimic_ddp.config import command_line
+    from robomimic_ddp.config import early_checks
 
-    command_line.require_options()
+    early_checks.require_options()
     if args.host is None and not args.program.endswith(".py"):
-        with _ranks_import_path(), command_line.leaving_the_rest():
-            entry = command_line.text_of(command_line.module_file(args.program))
-            command_line.job_config(entry, args.arguments)
+        with _ranks_import_path(), early_checks.leaving_the_rest():
+            entry = early_checks.text_of(early_checks.module_file(args.program))
+            early_checks.job_config(entry, args.arguments)
 
 
 def _rank() -> int:
@@ -248,7 +248,7 @@ def _parser(subcommands: Collection[str]) -> argparse.ArgumentParser:
         "--print-completion",
         choices=("bash", "zsh"),
         action=_PrintCompletion,
-        help="print shell completion, for a file of your shell's folder",
+        help="print a completion script for this shell",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():

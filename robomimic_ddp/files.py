@@ -41,7 +41,7 @@ def opened(path: Any) -> IO[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
     except ValueError as error:  # a NUL character
-        raise OSError(f"{str(path)!r} is no path: {error}") from error
+        raise OSError(f"{str(path)!r} is not a path: {error}") from error
     return os.fdopen(_require_regular(descriptor, path), "rb", buffering=0)
 
 
@@ -166,12 +166,12 @@ def _require_regular(descriptor: int, path: Any) -> int:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         key = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"it has the key {key!r} twice, and one would be lost")
-    return found
+    return mapping
 
 
 def _require_flat(value: Any) -> None:

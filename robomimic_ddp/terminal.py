@@ -40,7 +40,7 @@ def whole_number(least: int, most: int = 10**6) -> Callable[[str], int]:
 
 
 def width(stream: IO | None = None) -> int | None:
-    """Columns of the terminal behind `stream` (default: stdout); None where it is no terminal."""
+    """Return the columns of the terminal of `stream` (default: stdout); None elsewhere."""
     stream = stream or sys.stdout
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
@@ -52,9 +52,9 @@ def wrapped(
     first one: `first`). Words longer than a line and what is in backquotes stay whole.
     """
     head = indent if first is None else first
-    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), clean(text))
+    marked = _QUOTED.sub(lambda match: match[0].replace(" ", _KEPT), clean(text))
     lines: list[str] = []
-    for line in kept.splitlines():
+    for line in marked.splitlines():
         style = {"initial_indent": indent if lines else head, "subsequent_indent": indent}
         if columns is None or len(style["initial_indent"] + line) <= columns:
             lines.append(style["initial_indent"] + line)
@@ -109,5 +109,5 @@ def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
 
 
 def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the last cell as it is, since nothing stands beside it."""
+    """Return the cells with spaces up to `widths`, but the last one, which nothing follows."""
     return [*(cell.ljust(width) for cell, width in zip(row[:-1], widths)), row[-1]]

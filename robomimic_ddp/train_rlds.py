@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp.config import command_line, early_failure, env
+from robomimic_ddp.config import early_checks, early_failure, env
 from robomimic_ddp.config.host_config import USAGE
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.errors import ConfigError
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     env.quiet_tensorflow()
     with early_failure.shown():
-        config = command_line.dot_list_config(arguments)
+        config = early_checks.dot_list_config(arguments)
     from robomimic_ddp.distributed.entry_point import entry_point
 
     entry_point(train)(config)

@@ -75,7 +75,7 @@ LEFT_OUT = (
     "test_every_kind_of_communication",
 )
 """Tests that cost more than they would find here."""
-TEXTS = {"__repr__", "holding", "_smaller_batch", "_not_called", "_other_model"}
+TEXTS = {"__repr__", "describe_share", "_smaller_batch", "_not_called", "_other_model"}
 """Functions that make a text for people."""
 SAYS = {"print", "say", "start.say", "_other_model", "warnings.warn"}
 NEVER = {"len", "isinstance"}

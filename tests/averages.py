@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed import module_key, parallel
 from tests.ranks.toy import Encoder
 
 
@@ -34,12 +33,12 @@ def of_host(nets: nn.Module, old: str | None) -> Any:
     return diffusers_average(nets, old, power=0.75, **warm_up)
 
 
-def build(mode: str, module_key: bool) -> nn.ModuleDict:
+def build(mode: str, has_key: bool) -> nn.ModuleDict:
     """The two nets in the host's layout; DataParallel's key layout is DROID's."""
     torch.manual_seed(0)
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
     for name, net in nets.items():
         options = parallel.ddp_options(Options(), net)
-        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
-        nets[name] = parallel.ModuleKey(net) if module_key else net
+        net = module_key.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        nets[name] = module_key.ModuleKey(net) if has_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})

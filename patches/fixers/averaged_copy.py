@@ -45,7 +45,7 @@ def find(source: Source, module: cst.Module) -> list[Found]:
 
 
 def _is_known(call: cst.Call) -> bool:
-    """Whether the form tells which of the two classes was meant; a module by position fits both."""
+    """Return whether the form tells which of the two classes was meant; `model` alone fits both."""
     if any(arg.keyword and arg.keyword.value in ("model", "parameters") for arg in call.args):
         return True
     first = call.args[0] if call.args else None
@@ -56,7 +56,7 @@ def _is_known(call: cst.Call) -> bool:
 
 
 def _attempts(source: Source) -> set[cst.Call]:
-    """The calls of each `try` that makes one average in its body, and another after a failure."""
+    """Return the calls of each `try` that makes one average, and another after a failure."""
     attempts = set()
     for attempt in walk(source.module, cst.Try):
         first = set(calls(source, attempt.body, *CLASSES))

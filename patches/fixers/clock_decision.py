@@ -1,6 +1,6 @@
 """A decision that `train()` takes from the clock ("a checkpoint every n seconds").
 
-Ranks' clocks differ, and a rank that decides alone waits for ever in the next collective.
+Ranks' clocks differ, and a rank that decides alone waits without end in the next collective.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
 
 
 def _without_config(decision: cst.BaseExpression, train: cst.FunctionDef) -> cst.BaseExpression:
-    """What of `a and b` is decided by more than the configuration."""
+    """Return what of `a and b` is decided by more than the configuration."""
     config = next((param.name.value for param in train.params.params), "")
     while (
         isinstance(decision, cst.BooleanOperation)
@@ -63,7 +63,7 @@ def _without_config(decision: cst.BaseExpression, train: cst.FunctionDef) -> cst
 
 
 def _is_settled(node: cst.BaseExpression, config: str) -> bool:
-    """Whether `node` is made of constants and values of the configuration only."""
+    """Return whether `node` is made of constants and values of the configuration only."""
     if isinstance(node, (*LOGICAL, cst.ComparisonTarget)):
         parts = (cst.BaseExpression, cst.ComparisonTarget)
         return all(
@@ -75,7 +75,7 @@ def _is_settled(node: cst.BaseExpression, config: str) -> bool:
 
 
 def _readings(source: Source, train: cst.FunctionDef) -> set[str]:
-    """Variables of a time, or a difference of times."""
+    """Return variables of a time, or a difference of times."""
     return {
         target.target.value
         for assign in walk(train, cst.Assign)

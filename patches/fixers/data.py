@@ -53,7 +53,7 @@ def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found
 
 
 def _reaches_epochs(train: cst.FunctionDef, variables: Iterable[cst.CSTNode]) -> bool:
-    """Whether one of `variables`, or what is made from it, is handed to `run_epoch`."""
+    """Return whether one of `variables`, or what is made from it, is handed to `run_epoch`."""
     if not any(run_epoch_calls(train)):
         return True
     assigned = [
@@ -68,10 +68,10 @@ def _reaches_epochs(train: cst.FunctionDef, variables: Iterable[cst.CSTNode]) ->
         for call in walk(train, cst.Call)
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ADDS
     ]
-    names, more = set(), {name for variable in variables for name in _names(variable)}
-    while not more <= names:
-        names |= more
-        more = {name for of, to in assigned if of & names for name in to}
+    names, added = set(), {name for variable in variables for name in _names(variable)}
+    while not added <= names:
+        names |= added
+        added = {name for of, to in assigned if of & names for name in to}
     return any(names & _names(arg) for call in run_epoch_calls(train) for arg in call.args)
 
 

@@ -39,7 +39,7 @@ def find(source: Source, module: cst.Module) -> Iterator[Found]:
 
 
 def keyed_calls(source: Source, node: cst.CSTNode) -> list[cst.Call]:
-    """What this fixer has made of DataParallel at or under `node`."""
+    """Return what this fixer has made of DataParallel at or under `node`."""
     ours = api_calls(source, node, "parallel")
     return [call for call in ours if argument(call, 1, "module_key") is not None]
 
@@ -65,7 +65,7 @@ def _makes_no_net(source: Source) -> set[cst.CSTNode]:
 
 
 def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Names and whole chains of attributes: `torch.nn.DataParallel`, without the `torch` in it."""
+    """Yield names and whole chains of attributes: `torch.nn.DataParallel`, without its `torch`."""
     if dotted(node):
         yield node
     else:

@@ -79,7 +79,7 @@ def _conversions(source: Source, module: cst.Module) -> list[Found]:
 
 
 def _is_pair(source: Source, call: cst.Call, outer: str, inner: str) -> bool:
-    """Whether `call` is `outer(inner(batch))` of the host's tensor_utils, `device` aside."""
+    """Return whether `call` is `outer(inner(batch))` of the host's tensor_utils, `device` aside."""
     return (
         _is_tensor_util(source, call, outer)
         and isinstance(call.args[0].value, cst.Call)

@@ -47,8 +47,9 @@ def find(source: Source, module: cst.Module) -> list[Found]:
 
 
 def _other_nets(source: Source, module: cst.Module) -> list[Found]:
-    """Of a file that makes no nn.ModuleDict with both nets: what its user has wrapped by hand is
-    fine, whatever the nets are called; a diffusion policy's nets under other keys are named.
+    """Return the findings of a file that makes no nn.ModuleDict with both nets: what its user has
+    wrapped by hand is fine, whatever the nets are called; a diffusion policy's nets under other
+    keys are named.
     """
     by_hand = api_calls(source, module, "parallel")
     if by_hand:
@@ -70,13 +71,13 @@ def _other_nets(source: Source, module: cst.Module) -> list[Found]:
 
 
 def _is_dict(value: cst.BaseExpression) -> bool:
-    """Whether the value is a ModuleDict whose own keys are written in it."""
+    """Return whether the value is a ModuleDict whose own keys are written in it."""
     is_call = isinstance(value, cst.Call) and bool(value.args)
     return is_call and dotted(value.func).endswith("ModuleDict")
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
-    """Names for nets in DataParallel, and for functions that put one there, near `module_dict`."""
+    """Return names of nets in DataParallel, and of functions that put one there, near the dict."""
     names = set()
     for function in walk(source.module, cst.FunctionDef):
         if _in_data_parallel(source, function) and not _holds(function, module_dict):
@@ -91,7 +92,7 @@ def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
 def _around(
     source: Source, module_dict: cst.Call, bare: list[cst.BaseExpression]
 ) -> cst.Call | None:
-    """A DataParallel around nets that stand `bare` in the dict, or around the dict."""
+    """Return a DataParallel around nets that stand `bare` in the dict, or around the dict."""
     scope, names = _scope(source, module_dict), {"nets"}
     for assign in walk(scope, cst.Assign):
         if _holds(assign.value, module_dict):
@@ -103,12 +104,12 @@ def _around(
 
 
 def _in_data_parallel(source: Source, node: cst.CSTNode) -> list[cst.Call]:
-    """Calls that put a net into DataParallel, or did before `apply`."""
+    """Return the calls that put a net into DataParallel, or did before `apply`."""
     return [*calls(source, node, *DATA_PARALLEL), *keyed_calls(source, node)]
 
 
 def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
-    """The innermost function around `node`, or the module."""
+    """Return the innermost function around `node`, or the module."""
     functions = [
         function for function in walk(source.module, cst.FunctionDef) if _holds(function, node)
     ]
@@ -147,7 +148,7 @@ def _put_in(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
 
 
 def _alternatives(value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """The nets that a value may be: both sides of `a if condition else b`."""
+    """Return the nets that a value may be: both sides of `a if condition else b`."""
     if isinstance(value, cst.IfExp):
         return _alternatives(value.body) + _alternatives(value.orelse)
     return [value]

@@ -1,6 +1,6 @@
 """A handler in `main()` that prints the error of `train()` and lets the process exit 0.
 
-One failed rank would leave the others waiting for ever, and a launcher would call the job a
+One failed rank would leave the others waiting, and a launcher would call the job a
 success.
 """
 

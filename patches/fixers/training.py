@@ -70,8 +70,8 @@ def _rates(source: Source, function: cst.FunctionDef) -> list[Found]:
 
 
 def _own_rates(source: Source, module: cst.Module) -> Iterator[Found]:
-    """The same in `optim.Adam(params, lr=...)` and its like, beside optimizer_from_optim_params, or
-    in what is assigned to the variable `rate` of `lr=rate` in the same function.
+    """Yield the same in other places that make an optimizer (`optim.Adam(params, lr=...)`), or in
+    what is assigned to the variable `rate` of `lr=rate` in the same function.
     """
     seen: set[cst.CSTNode] = set()
     for function in (*walk(module, cst.FunctionDef), module):
@@ -109,7 +109,7 @@ def _initial_rates(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 
 def _key(node: cst.CSTNode) -> str:
-    """The x of `params["x"]` and of `params.x`."""
+    """Return the x of `params["x"]` and of `params.x`."""
     return node.attr.value if isinstance(node, cst.Attribute) else key_of(node)
 
 
@@ -134,7 +134,7 @@ def _batch_means(source: Source, module: cst.Module) -> Iterator[Found]:
 
 
 def _is_mean_of_absolute(node: cst.BaseExpression) -> bool:
-    """Whether it is `q.abs().mean()` with a `.detach()` somewhere after q."""
+    """Return whether it is `q.abs().mean()` with a `.detach()` somewhere after q."""
     methods = []
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
         methods.insert(0, node.func.attr.value)

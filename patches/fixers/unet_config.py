@@ -49,12 +49,12 @@ def _extended(names: list[str]):
         between = first.comma
         if len(call.args) == 1:
             between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        more = [arg.with_changes(comma=between) for arg in added]
-        more[-1] = more[-1].with_changes(
+        arguments = [arg.with_changes(comma=between) for arg in added]
+        arguments[-1] = arguments[-1].with_changes(
             comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
         )
         joined = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
-        return call.with_changes(args=[*call.args[:-1], joined, *more])
+        return call.with_changes(args=[*call.args[:-1], joined, *arguments])
 
     return change
 

@@ -37,8 +37,8 @@ class Host:
     patched: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Files that match any of the glob `patterns`; both relative to the package. A file with
-        several names, by links, is there once.
+        """Return files that match any of the glob `patterns`; both relative to the package. A file
+        with several names, by links, is there once.
         """
         matches = {path for pattern in patterns for path in self.package.glob(pattern)}
         by_preference = sorted(
@@ -90,7 +90,7 @@ class Host:
         return Host(package, _git_root(package) or package.parent)
 
     def target(self, path: str) -> Path:
-        """The file that `path` (relative to the package) is or links to, absolute. Raises
+        """Return the file that `path` (relative to the package) is or links to, absolute. Raises
         PatchError outside the host: an edit would change another tree too.
         """
         target = (self.package / path).resolve()
@@ -103,7 +103,7 @@ class Host:
         return target
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file of the package, or None. Raises PatchError if unreadable."""
+        """Return the bytes of a file of the package, or None. Raises PatchError if unreadable."""
         if path in self.patched:
             return self.patched[path]
         try:
@@ -125,8 +125,9 @@ class Host:
 
 
 def find_host(path: str | None) -> Host:
-    """The host at `path`: the package folder, or a folder with it up to three levels below; without
-    a path the importable robomimic, unless the current folder contains another. Raises UsageError.
+    """Return the host at `path`: the package folder, or a folder with it up to three levels below;
+    without a path the importable robomimic, unless the current folder contains another. Raises
+    UsageError.
     """
     if path is None:
         package = _importable()
@@ -134,24 +135,24 @@ def find_host(path: str | None) -> Host:
         return Host(package, _git_root(package) or package.parent)
     if not path:  # `apply "$UNSET"` must not mean the present folder
         raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
-    given = Path(path).expanduser()
-    if not given.exists():
+    folder = Path(path).expanduser()
+    if not folder.exists():
         raise UsageError(f"{path}: there is no such file or folder.")
-    if not given.is_dir():
+    if not folder.is_dir():
         raise UsageError(f"{path} is a file; give the folder of the repository.")
-    given = given.resolve()
-    package = _package_below(given, path)
-    return Host(package, _git_root(package) or given)
+    folder = folder.resolve()
+    package = _package_below(folder, path)
+    return Host(package, _git_root(package) or folder)
 
 
 def is_package(folder: Path) -> bool:
-    """Whether `folder` is the package of a robomimic-style codebase."""
+    """Return whether `folder` is the package of a robomimic-style codebase."""
     marks = ("__init__.py", "algo/__init__.py", "utils/train_utils.py")
     return all((folder / mark).is_file() for mark in marks)
 
 
-def _package_below(given: Path, shown: str) -> Path:
-    level = [given]
+def _package_below(start: Path, shown: str) -> Path:
+    level = [start]
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
         if len(packages) == 1:
@@ -162,7 +163,7 @@ def _package_below(given: Path, shown: str) -> Path:
                 f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
         level = [child for folder in level for child in _subfolders(folder)]
-    hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
+    hint = next((f" {up} is one: did you mean that?" for up in start.parents if is_package(up)), "")
     raise UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
         "with algo/, utils/train_utils.py and __init__.py. robomimic-ddp edits robomimic, DROID's "
@@ -175,12 +176,12 @@ def _subfolders(folder: Path) -> list[Path]:
         folders = [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
     except OSError:
         return []
-    kept = (
+    candidates = (
         folder
         for folder in folders
         if folder.name not in _SKIPPED and not folder.name.startswith(".")
     )
-    return sorted(folder for folder in kept if not (folder / "pyvenv.cfg").exists())
+    return sorted(folder for folder in candidates if not (folder / "pyvenv.cfg").exists())
 
 
 def _importable() -> Path:
@@ -209,6 +210,6 @@ def _require_no_other_here(package: Path) -> None:
 
 
 def _git_root(package: Path) -> Path | None:
-    """The checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
+    """Return checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

@@ -34,13 +34,13 @@ class Bindings:
             self._visit(child, within)
 
     def is_imported(self, name: str) -> bool:
-        """Whether an import anywhere in the file binds `name`."""
+        """Return whether an import anywhere in the file binds `name`."""
         return name in self._imported
 
     def name(self, text: str) -> str | None:
-        """The qualified name of a dotted one ("nn.Linear": "torch.nn.Linear"); None where it takes
-        scopes to tell. What nothing binds is a builtin or stands for itself; what functions bind,
-        each for itself, is "<locals>." and its name.
+        """Return the qualified name of a dotted one ("nn.Linear": "torch.nn.Linear"); None where it
+        takes scopes to tell. What nothing binds is a builtin or stands for itself; what functions
+        bind, each for itself, is "<locals>." and its name.
         """
         root, dot, rest = text.partition(".")
         targets = self._imported.get(root, set())
@@ -55,7 +55,7 @@ class Bindings:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Names that `node` itself binds or unbinds in some scope, other than by an absolute import."""
+    """Yield names that `node` binds or unbinds in some scope, other than by an absolute import."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id
@@ -68,5 +68,5 @@ def _bound(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom) and node.level:
         yield from (alias.asname or alias.name for alias in node.names)
     elif isinstance(node, ast.ExceptHandler) or type(node).__name__.startswith("Match"):
-        given = (getattr(node, "name", None), getattr(node, "rest", None))
-        yield from (name for name in given if name)
+        names = (getattr(node, "name", None), getattr(node, "rest", None))
+        yield from (name for name in names if name)

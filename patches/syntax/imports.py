@@ -14,7 +14,7 @@ _SLOW = {"torch", "torchvision", "tensorflow", "transformers", "robomimic"}
 
 
 def dotted(node: cst.CSTNode | None) -> str:
-    """The text of a name or a chain of attributes ("torch.nn.Linear"), else ""."""
+    """Return the text of a name or a chain of attributes ("torch.nn.Linear"), else ""."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):
@@ -24,7 +24,7 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
-    """What imports at the file's top level import, `*` left out."""
+    """Yield what imports at the file's top level import, `*` left out."""
     for line in module.body:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             is_import = isinstance(statement, (cst.Import, cst.ImportFrom))

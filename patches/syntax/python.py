@@ -10,8 +10,8 @@ API_MODULE = "robomimic_ddp.api"
 
 
 def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
-    """The tree of `data`, without warnings of the host's own faults (invalid escapes). Raises
-    SyntaxError, or ValueError for bytes that cannot be source text.
+    """Return the tree of `data`, without warnings of the host's own faults (invalid escapes).
+    Raises SyntaxError, or ValueError for bytes that cannot be source text.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -19,7 +19,7 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
 
 
 def parsed(data: bytes | None) -> ast.Module:
-    """The tree of a host's file; an empty one where there is no file or it does not parse."""
+    """Return tree of a host's file; an empty one where there is no file or it does not parse."""
     try:
         return syntax_tree(data or b"")
     except (SyntaxError, ValueError, RecursionError):
@@ -27,14 +27,14 @@ def parsed(data: bytes | None) -> ast.Module:
 
 
 def aliases(tree: ast.AST, package: str = "") -> dict[str, str]:
-    """Name in the file -> what imports anywhere in it bind the name to. Relative ones count where
-    the file's `package` is given ("robomimic.scripts").
+    """Return name in the file -> what imports anywhere in it bind the name to. Relative ones count
+    where the file's `package` is given ("robomimic.scripts").
     """
     return dict(imported_names(tree, package.split(".") if package else []))
 
 
 def imported_names(tree: ast.AST, package: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """(name in the file, what it stands for) of each import, as `aliases` has them."""
+    """Yield (name in the file, what it stands for) of each import, as `aliases` has them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -48,13 +48,17 @@ def imported_names(tree: ast.AST, package: Sequence[str] = ()) -> Iterator[tuple
 
 
 def resolved(node: ast.AST, names: Mapping[str, str]) -> str:
-    """The dotted name that `node` stands for through imports; "" where no import binds it."""
+    """Return the dotted name that `node` stands for through imports; "" where no import binds
+    it.
+    """
     base, _, rest = dotted(node).partition(".")
     return ".".join(filter(None, (names[base], rest))) if base in names else ""
 
 
 def api_names(data: bytes) -> tuple[str, ...]:
-    """Names of robomimic_ddp.api that a file with these bytes uses; () if it does not parse."""
+    """Return the names of robomimic_ddp.api that a file with these bytes uses; () if it does not
+    parse.
+    """
     tree = parsed(data)
     names, api = aliases(tree), f"{API_MODULE}."
     used = {resolved(node, names) for node in ast.walk(tree)} | set(names.values())
@@ -63,12 +67,14 @@ def api_names(data: bytes) -> tuple[str, ...]:
 
 
 def last_name(node: ast.AST) -> str:
-    """The function that a call names last ("load" of `json.load()`); "" for anything else."""
+    """Return the function that a call names last ("load" of `json.load()`); "" for anything
+    else.
+    """
     return dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
 def dotted(node: ast.AST) -> str:
-    """The text of a name or a chain of attributes ("self.nets"), else ""."""
+    """Return the text of a name or a chain of attributes ("self.nets"), else ""."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

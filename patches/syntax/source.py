@@ -79,7 +79,7 @@ class Source:
         return self._positions[node].start.line
 
     def before(self, node: cst.CSTNode) -> str:
-        """The character before `node` and its parentheses in its line, or ""."""
+        """Return the character before `node` and its parentheses in its line, or ""."""
         start = self._positions[node].start
         line = self._text[start.line - 1][: start.column]
         for _ in getattr(node, "lpar", ()):  # a position is that of what is in them
@@ -106,7 +106,9 @@ class Source:
         return frozenset(names or {text})
 
     def resolves(self, node: cst.CSTNode, *qualified: str) -> bool:
-        """Whether `node` is one of the `qualified` names under whatever alias the file uses."""
+        """Return whether `node` is one of the `qualified` names under whatever alias the file
+        uses.
+        """
         last = {name.rpartition(".")[2] for name in qualified}
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
             return False  # resolving names is the slow part; most attributes need none of it
@@ -116,7 +118,7 @@ class Source:
         return not self.names(node).isdisjoint(qualified)
 
     def is_api(self, node: cst.CSTNode, function: str) -> bool:
-        """Whether `node` is `DDPUtils.<function>`, or a call of it."""
+        """Return whether `node` is `DDPUtils.<function>`, or a call of it."""
         node = node.func if isinstance(node, cst.Call) else node
         return self.resolves(node, f"{API_MODULE}.{function}", f"{API_ALIAS}.{function}")
 
@@ -126,7 +128,7 @@ class Source:
         return self.api_import or API_ALIAS
 
     def render(self, edits: Iterable[Edit]) -> bytes:
-        """The file's bytes after `edits`, with the import that they need."""
+        """Return the file's bytes after `edits`, with the import that they need."""
         module = self.module.visit(_Rewriter(edits))
         if self.api_import is None:
             module = with_api_import(module)
@@ -139,7 +141,7 @@ class _Positions(PositionProvider):
     """LibCST's, without the second visit of the whole file that its resolver makes for nothing."""
 
     def of(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
-        """Where each node of `module` stands."""
+        """Return where each node of `module` stands."""
         self._gen_impl(module)
         return self._computed
 
@@ -155,7 +157,7 @@ def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterat
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """What is in `node.children` except white space, without its visitor, which is slow."""
+    """Return what is in `node.children` except white space, without its visitor, which is slow."""
     children = []
     for name in _code_fields(type(node)):
         value = getattr(node, name)
@@ -190,7 +192,7 @@ class _Rewriter(cst.CSTTransformer):
 
 
 def _api_import(module: cst.Module) -> str | None:
-    """The alias of `robomimic_ddp.api` if the file imports it at top level, else None."""
+    """Return the alias of `robomimic_ddp.api` if the file imports it at top level, else None."""
     for alias in top_level_imports(module):
         if alias.evaluated_name == API_MODULE and alias.evaluated_alias:
             return alias.evaluated_alias

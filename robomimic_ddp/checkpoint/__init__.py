@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from robomimic_ddp.checkpoint.background_writer import EXIT_SECONDS, Writer
 from robomimic_ddp.checkpoint.capture import capture_model, plain
 from robomimic_ddp.checkpoint.host_files import HostFiles
 from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
 from robomimic_ddp.checkpoint.restore import restore_model
-from robomimic_ddp.checkpoint.run_search import (
+from robomimic_ddp.checkpoint.run_record import (
     RECORD_NAME,
     REQUEUE_NAME,
-    Found,
-    Resume,
     RunRecord,
-    find_job,
-    find_run,
-    job_name,
     read_record,
     relative_paths,
     write_requeue,
 )
-from robomimic_ddp.checkpoint.snapshot import EXIT_SECONDS, Writer
+from robomimic_ddp.checkpoint.run_search import FoundRun, find_job, find_run, job_name
 from robomimic_ddp.checkpoint.state_file import (
     BEST,
     PREVIOUS,

@@ -54,16 +54,16 @@ def _own_state(value: Any) -> Any:
 
 
 def _capture_part(part: Any) -> dict[str, Any]:
-    held = vars(part)
+    attributes = vars(part)
     state: dict[str, Any] = {
         name: module.state_dict()
-        for name, module in held.items()
+        for name, module in attributes.items()
         if name in ("nets", "ema_nets") and isinstance(module, nn.Module)
     }
     for name in STATEFUL:
-        state[name] = tree.mapped(_own_state, held.get(name))
-    if held.get("ema") is not None:
-        state["ema"] = _capture_average(held["ema"])
+        state[name] = tree.mapped(_own_state, attributes.get(name))
+    if attributes.get("ema") is not None:
+        state["ema"] = _capture_average(attributes["ema"])
     state["numbers"] = numbers(part)
     return state
 

@@ -7,14 +7,14 @@ import sys
 from functools import partial
 from typing import Any
 
-from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.checkpoint.snapshot import Writer
+from robomimic_ddp.checkpoint import torch_save
+from robomimic_ddp.checkpoint.background_writer import Writer
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.terminal import print_clean
 
 
 class HostFiles:
-    """Main rank: saves and copies the host's files as `weights.save` and `atomic_files.copyfile`
+    """Main rank: saves and copies the host's files as `torch_save.save` and `atomic_files.copyfile`
     do, while training continues; after the state of the same moment, so that a full disk leaves
     something to resume from.
 
@@ -31,8 +31,8 @@ class HostFiles:
         self.require_written()
         target = os.path.abspath(path)
         content = self.writer.copy(target, obj)
-        write = partial(weights.save, content, target)
-        self.writer.put(target, write, self._failed, held=True)
+        write = partial(torch_save.save, content, target)
+        self.writer.put(target, write, self._failed, deferred=True)
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
         """Copy the file once it is written; return `dst`. A copy that is made again and again, such

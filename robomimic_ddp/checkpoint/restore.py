@@ -25,9 +25,9 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     `algo`, in place, so that optimizers and parallel nets keep seeing the tensors. Raises
     CheckpointError, naming the part, where the model is another one.
     """
-    found = dict(host_algo.parts(algo))
-    _require_same_names("parts of the algorithm", found, state)
-    for name, part in found.items():
+    parts = dict(host_algo.parts(algo))
+    _require_same_names("parts of the algorithm", parts, state)
+    for name, part in parts.items():
         _restore_part(part, state[name], f"{name}." if name else "")
     for kind, objects in elsewhere(algo).items():
         of_kind = state[""].get(kind, {})
@@ -44,7 +44,7 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
 
 
 def _received(value: Any, like: Any) -> Any:
-    """Collective for a lent or sharded tensor: `value` as this rank keeps it beside `like`."""
+    """Collective for a lent or sharded tensor: `value` as this rank keeps it for `like`."""
     tensor = value.fetch() if isinstance(value, Lent) else value
     fits = fsdp.is_sharded(like) and isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
     return fsdp.shard_like(tensor, like) if fits else tensor
@@ -68,8 +68,8 @@ def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:
 def _load_module(module: Any, state: Any, name: str) -> None:
     if not isinstance(module, nn.Module) or state is None:
         raise _other_model(f"{name}: found in the {'model' if state is None else 'state'} alone")
-    own = module.state_dict()
-    received = {key: _received(value, own.get(key)) for key, value in state.items()}
+    present = module.state_dict()
+    received = {key: _received(value, present.get(key)) for key, value in state.items()}
     try:
         module.load_state_dict(received)
     except RuntimeError as error:
@@ -99,18 +99,18 @@ def _load_nest(nest: Any, state: Any, name: str) -> None:
 
 
 def _owned(owner: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of an optimizer or a schedule with its tensors as this rank keeps them. An
+    """Return the state of an optimizer or a schedule with its tensors as this rank keeps them. An
     optimizer numbers its parameters, and keeps tensors of their shapes for each.
     """
-    held = host_algo.held_by(owner) if isinstance(owner, torch.optim.Optimizer) else []
-    likes = dict(enumerate(held))
+    parameters = host_algo.held_by(owner) if isinstance(owner, torch.optim.Optimizer) else []
+    likes = dict(enumerate(parameters))
 
     def owned(value: Any, like: Any = None) -> Any:
         return tree.mapped(lambda part: _received(part, like), value)
 
     return {
         key: {number: owned(part, likes.get(number)) for number, part in value.items()}
-        if held and key == "state"
+        if parameters and key == "state"
         else owned(value)
         for key, value in state.items()
     }

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import bounds, file_check, weights
+from robomimic_ddp.checkpoint import load_limits, safe_load, torch_save
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -38,7 +38,7 @@ PARTS = (
     "model",
     "ranks",
 )
-"""What every state has; the components of `training/components.py` check what is theirs."""
+"""What every state has; the components of `training/state_components.py` check what is theirs."""
 _REMEDY = (
     "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
     "(experiment.ckpt_path)."
@@ -59,7 +59,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     newest = directory / STATE
     older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
     try:
-        weights.save(sealed, newest, follow=False)
+        torch_save.save(sealed, newest, follow=False)
     except BaseException:
         if older is not None:
             with suppress(OSError):
@@ -72,7 +72,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
             second = second or _second_name(newest, directory / name)
             os.replace(second, directory / name)
         except (CheckpointError, OSError) as error:
-            troubles.append(f"{newest} is saved, but {name} beside it is an older one: {error}")
+            troubles.append(f"{newest} is saved, but {name} is still an older one: {error}")
             if second is not None:
                 with suppress(OSError):
                     second.unlink()
@@ -80,7 +80,9 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
 
 
 def _second_name(path: Path, final: Path) -> Path:
-    """A hard link to (else a copy of) the file at `path`, with a temporary name beside `final`."""
+    """Return a hard link to (else a copy of) the file at `path`, under a temporary name in the
+    folder of `final`.
+    """
     atomic_files.remove_left_over(final)
     temporary = atomic_files.temporary_beside(final)
     try:
@@ -90,13 +92,13 @@ def _second_name(path: Path, final: Path) -> Path:
         try:
             shutil.copyfile(path, temporary)
         except OSError as error:
-            raise weights.save_error(final, error) from error
+            raise torch_save.save_error(final, error) from error
     return temporary
 
 
 def exists(directory: Path) -> bool:
-    """Whether the directory has a state of ours, readable or not. A broken symbolic link counts:
-    the state may be on a disk that is not mounted.
+    """Return whether the directory has a state of ours, readable or not. A broken symbolic link
+    counts: the state may be on a disk that is not mounted.
     """
     return any(os.path.lexists(directory / name) for name in (STATE, PREVIOUS))
 
@@ -126,15 +128,15 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
                 os.replace(directory / STATE, directory / _DAMAGED)
                 notes.append(f"the damaged file is kept as {_DAMAGED}")
         return state, notes
-    found = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
+    reasons = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
     raise CheckpointError(
-        f"{directory} has no state to resume from: {found} Resume another run, or "
+        f"{directory} has no state to resume from: {reasons} Resume another run, or "
         "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."
     )
 
 
 def job_of(directory: Path) -> str | None:
-    """The job of the newest complete state, or None. Reads the whole file."""
+    """Return the job of the newest complete state, or None. Reads the whole file."""
     for name in (STATE, PREVIOUS):
         if os.path.lexists(directory / name):
             with suppress(CheckpointError):
@@ -153,14 +155,14 @@ def read_file(path: Path) -> dict[str, Any]:
             "mounted?)."
         )
     try:
-        bounds.require_file(files.regular(path), legacy=False)
+        load_limits.require_file(files.regular(path), legacy=False)
         sealed = torch.load(path, map_location="cpu", weights_only=True)
-        bounds.require_content(sealed, path)
+        load_limits.require_content(sealed, path)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
-        cut = path.is_file() and not bounds.is_archive(path)
+        cut = path.is_file() and not load_limits.is_archive(path)
         size = path.stat().st_size if cut else 0
-        why = f"cut off while it was written, at {size} bytes" if cut else file_check.reason(error)
+        why = f"cut off while it was written, at {size} bytes" if cut else safe_load.reason(error)
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:
         raise NotOurState(

@@ -36,20 +36,15 @@ _PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp plot`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
-    parser.add_argument(
-        "-o",
-        "--output",
-        default="curves.png",
-        metavar="FILE",
-        help="the picture, default %(default)s; its ending chooses the format",
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
+    what = "the picture, default %(default)s; its ending chooses the format"
+    add("-o", "--output", default="curves.png", metavar="FILE", help=what)
+    what = (
+        "what the x axis counts; default: epochs, or samples where the runs differ in samples per "
+        "step"
     )
-    parser.add_argument(
-        "--x",
-        choices=tuple(AXES),
-        help="what the x axis counts; default: epochs, or samples where the runs differ in samples "
-        "per step",
-    )
+    add("--x", choices=tuple(AXES), help=what)
 
 
 def run(command: str, args: argparse.Namespace) -> int:

@@ -36,26 +36,26 @@ def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     paths = [word for word in arguments if word.startswith(FILE)]
     settings = [word for word in arguments if not word.startswith(FILE)]
     try:
-        given = OmegaConf.to_container(OmegaConf.from_dotlist(settings))
+        values = OmegaConf.to_container(OmegaConf.from_dotlist(settings))
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
         why = " ".join(str(error).split())  # YAML errors have several lines
         text = f"the command line could not be read as key=value settings: {why}\n{usage}"
         raise ConfigError(text.rstrip()) from error
     if paths:
         path = paths[-1][len(FILE) :]
-        given[FILE[:-1]] = None if path in ("", "null") else path
-    return given
+        values[FILE[:-1]] = None if path in ("", "null") else path
+    return values
 
 
-_taken: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=())
+_removed: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=())
 
 
 def take_options() -> None:
     """Removes our options from sys.argv, where the host's parser would reject them."""
-    found = tuple(word for word in sys.argv[1:] if _is_option(word))
-    if found:
-        _taken.set((*_taken.get(), *found))
-        sys.argv[1:] = [word for word in sys.argv[1:] if word not in found]
+    words = tuple(word for word in sys.argv[1:] if _is_option(word))
+    if words:
+        _removed.set((*_removed.get(), *words))
+        sys.argv[1:] = [word for word in sys.argv[1:] if word not in words]
 
 
 def keys_beside_config() -> list[str]:
@@ -103,9 +103,9 @@ def hydra_is_required() -> Iterator[None]:
 def options() -> dict[str, Any]:
     """Our options on this process's command line: `ddp.lr_scaling=sqrt` is {"lr_scaling": "sqrt"}.
 
-    Raises ConfigError for text that is no option.
+    Raises ConfigError for text that is not an option.
     """
-    words = [word.lstrip("+") for word in (*_taken.get(), *sys.argv[1:]) if _is_option(word)]
+    words = [word.lstrip("+") for word in (*_removed.get(), *sys.argv[1:]) if _is_option(word)]
     return parse_dotlist(words).get(OPTIONS.rstrip("."), {}) if words else {}
 
 

@@ -37,8 +37,8 @@ class LaunchEnv:
     rank failed; node, nodes: number of this node, from 0, and how many, where torchrun says it;
     shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
     restart_count: torchrun's job id and number of restarts. option_texts: option names in lower
-    case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is no launcher: interactive shells
-    of a cluster export them too.
+    case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is not a launcher: interactive
+    shells of a cluster export them too.
     """
 
     launched: bool = False
@@ -102,8 +102,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
 
 
 def task_of_job(launch: LaunchEnv, environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """(number, count) of this process among those of a job that exchange nothing: the ranks of all
-    tasks of a Slurm array, from 0. Raises LaunchError for an array with gaps.
+    """Return (number, count) of this process among those of a job that exchange nothing: the ranks
+    of all tasks of a Slurm array, from 0. Raises LaunchError for an array with gaps.
     """
     environ = os.environ if environ is None else environ
     if "SLURM_ARRAY_TASK_ID" not in environ:
@@ -183,8 +183,8 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
     port = environ.get("MASTER_PORT", "1")
     if world_size > 1 and not (port.isdecimal() and 1 <= int(port) <= _LAST_PORT):
         raise LaunchError(
-            f"MASTER_PORT={port!r} is no port: expected 1 to {_LAST_PORT}, the same one on every "
-            "rank and free on the main node. torchrun chooses one by itself."
+            f"MASTER_PORT={port!r} is not a port: expected 1 to {_LAST_PORT}, the same one on "
+            "every rank and free on the main node. torchrun chooses one by itself."
         )
 
 
@@ -267,8 +267,8 @@ def working_folder() -> str:
 
 def missing_from_path(program: str) -> bool:
     """Return whether the shell would not run `program` of this interpreter's environment."""
-    found = shutil.which(program)
-    return found is None or Path(found).parent != Path(sys.executable).parent
+    path = shutil.which(program)
+    return path is None or Path(path).parent != Path(sys.executable).parent
 
 
 def variables() -> dict[str, str]:
@@ -277,9 +277,7 @@ def variables() -> dict[str, str]:
 
 
 def prefer_deterministic_cublas() -> None:
-    """Gives cuBLAS a workspace of fixed size, unless the user has chosen one. Read when CUDA is
-    first used.
-    """
+    """Give cuBLAS a workspace of fixed size, unless the user has. Read when CUDA is first used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

@@ -7,18 +7,17 @@ unpatched host can read the config.json of a run on HDF5.
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import dotlist, env, host_keys, json_config, options, paths, tree
-from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
+from robomimic_ddp.config import dotlist, env, host_config_check, json_config, options, paths, tree
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import print_clean
@@ -27,7 +26,6 @@ USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
     "[debug=true] [resume=true] [ddp.NAME=value]"
 )
-_RESOLVER = re.compile(r"\$\{[^{}]*:")
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 ROBOMIMIC_FORMAT = "robomimic"
@@ -35,23 +33,61 @@ ROBOMIMIC_FORMAT = "robomimic"
 OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
 
+_NOTES = "__robomimic_ddp_notes"
+_LEARNING_RATE = "learning_rate.initial"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Our options from the config file's `ddp` section and from the command line, and the keys of
+    the host's config that are set there.
+    """
+
+    file_options: Mapping[str, Any] = field(default_factory=dict)
+    command_line_options: Mapping[str, Any] = field(default_factory=dict)
+    command_line_keys: tuple = ()
+
+
+def attach_notes(config: Any, notes: Notes) -> None:
+    """Attach `notes` to the host's config, outside its dictionary, which files contain."""
+    object.__setattr__(config, _NOTES, notes)
+
+
+def notes_of(config: Any) -> Notes:
+    """Return the notes of `attach_notes`; without them, those of this process's command line."""
+    notes = getattr(config, "__dict__", {}).get(_NOTES)
+    return Notes({}, dotlist.options(), dotlist.keys()) if notes is None else notes
+
+
+def options_of(
+    config: Any, environment: Mapping[str, str] | None = None
+) -> options.ResolvedOptions:
+    """Return options of a finished config, with those of the `environment`. Raises OptionError."""
+    notes = notes_of(config)
+    return options.resolve(notes.command_line_options, environment, notes.file_options)
+
+
+def sets_learning_rate(config: Any) -> bool:
+    """Return whether the command line sets a learning rate of the host's config."""
+    return any(key.endswith(_LEARNING_RATE) for key in notes_of(config).command_line_keys)
+
 
 def build_config(arguments: Sequence[str]) -> Any:
     """Return the host's locked config for a dot-list."""
     from robomimic.config import config_factory
 
-    given = dotlist.parse_dotlist(arguments, USAGE)
-    flags = {name: given.pop(name, None) for name in _FLAGS}
+    overrides = dotlist.parse_dotlist(arguments, USAGE)
+    flags = {name: overrides.pop(name, None) for name in _FLAGS}
     for name in _FLAGS[1:]:
         if flags[name] not in (None, True, False):
             raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")
-        _refuse_resolvers(settings, flags["load_from"])
-    for one in (settings, given):
-        _move_misplaced(one)
-    command_line_options = given.pop("ddp", None) or {}
+        json_config.refuse_resolvers(settings, flags["load_from"])
+    for values in (settings, overrides):
+        _move_misplaced(values)
+    command_line_options = overrides.pop("ddp", None) or {}
     if not isinstance(command_line_options, Mapping):
         raise ConfigError(
             f"ddp={command_line_options!r}, but ddp is a section of options. Set one of them, such "
@@ -59,8 +95,8 @@ def build_config(arguments: Sequence[str]) -> Any:
         )
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
-    keys = tuple(key for key, _ in tree.named(given))
-    settings = _merged(settings, given)
+    keys = tuple(key for key, _ in tree.named(overrides))
+    settings = _merged(settings, overrides)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -76,18 +112,6 @@ def build_config(arguments: Sequence[str]) -> Any:
         _shorten(config)
     config.lock()
     return config
-
-
-def _refuse_resolvers(settings: Mapping, path: Any) -> None:
-    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
-    trains into the run's config.json and its logs.
-    """
-    for key, value in tree.named(settings):
-        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
-            raise ConfigError(
-                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
-                "Write the value itself; on the command line ${oc.env:NAME} is read."
-            )
 
 
 def config_of_job(
@@ -113,17 +137,16 @@ def checked_options(
     """Return the options of a finished `config`. Raises ConfigError and OptionError for what no
     rank would train with.
     """
-    host_keys.require_possible(config)
-    notes = notes_of(config)
-    return options.resolve(notes.command_line_options, environment, notes.file_options)
+    host_config_check.require_possible(config)
+    return options_of(config, environment)
 
 
-def _merged(settings: Mapping, given: Mapping) -> dict:
-    """`given` over `settings`, references such as ${train.seed} filled in."""
+def _merged(settings: Mapping, overrides: Mapping) -> dict:
+    """`overrides` over `settings`, references such as ${train.seed} filled in."""
     try:
-        return OmegaConf.to_container(OmegaConf.merge(settings, given), resolve=True)
+        return OmegaConf.to_container(OmegaConf.merge(settings, overrides), resolve=True)
     except OmegaConfBaseException as error:
-        values = [item for one in (given, settings) for item in tree.named(one)]
+        values = [item for layer in (overrides, settings) for item in tree.named(layer)]
         keys = [key for key, value in values if isinstance(value, str) and "${" in value]
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
@@ -181,14 +204,11 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
             f'"ddp" is {section!r}; expected a section of options, such as '
             '{"lr_scaling": "linear"}.'
         )
-    noted = notes_of(config)
-    given = noted.command_line_options or dotlist.options()
-    keys = noted.command_line_keys or dotlist.keys()
-    attach_notes(config, Notes(dict(section), given, keys))
+    attach_notes(config, replace(notes_of(config), file_options=dict(section)))
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    host_keys.require_known(config, external)
+    host_config_check.require_known(config, external)
     return config
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import ConfigError, did_you_mean
 
 _REGISTRY = "REGISTERED_CONFIGS"
 """robomimic's mapping from names of algorithms to classes, beside its `config_factory`."""
+
+_RESOLVER = re.compile(r"\$\{[^{}]*:")
 
 
 def read_json(path: Any, spelled: str) -> dict:
@@ -34,6 +37,18 @@ def read_json(path: Any, spelled: str) -> dict:
             "algo_name."
         )
     return settings
+
+
+def refuse_resolvers(settings: Mapping, path: Any) -> None:
+    """Raise ConfigError for text such as ${oc.env:NAME}, which would copy the environment of who
+    trains into the run's config.json and its logs.
+    """
+    for key, value in tree.named(settings):
+        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
+            raise ConfigError(
+                f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
+                "Write the value itself; on the command line ${oc.env:NAME} is read."
+            )
 
 
 def require_algorithm(path: Any) -> dict:

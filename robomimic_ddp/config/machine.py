@@ -16,9 +16,11 @@ _CORE_LIMITS = (
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
-"""Of a container: CPU quota and period; "max" or -1 is no limit."""
+"""Files with a container's CPU quota and period; "max" or -1 means that there is none."""
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
+"""Files with a container's limit, of cgroups version 2 and 1 (where "no limit" is a huge
+number).
+"""
 _PATIENCE_SECONDS = 120
 
 
@@ -54,14 +56,14 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
     return max(1, cores)
 
 
-def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
-    """Cores for the rank that may run on `own`. of_ranks: the cores of each rank of this machine,
-    this one included; a core that n ranks may use counts 1/n. Rounded down, at least 1, and within
-    a container's CPU quota.
+def share_of_cores(cores: Sequence[int], cores_of_ranks: Sequence[Sequence[int]]) -> int:
+    """Return the number of cores for the rank that may run on `cores`: a core that n ranks may use
+    counts 1/n. Rounded down, at least 1, and within a container's CPU quota. cores_of_ranks: those
+    of each rank of this machine, this one included.
     """
-    users = Counter(core for cores in of_ranks for core in cores)
-    share = math.floor(sum(Fraction(1, users[core]) for core in own))
-    return within_core_limit(share, len(of_ranks))
+    users = Counter(core for of_rank in cores_of_ranks for core in of_rank)
+    share = math.floor(sum(Fraction(1, users[core]) for core in cores))
+    return within_core_limit(share, len(cores_of_ranks))
 
 
 def is_alive(process: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 STATE_BYTES, AVERAGE_BYTES = 16, 4
-"""Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8; and of each average (EMA)."""
+"""A parameter in fp32 takes weight 4, gradient 4, Adam's two moments 8; an average (EMA) 4."""
 GATHERED_BYTES = 5
 """As `tests/ranks/test_fsdp.py` counts them. FSDP's units have at most a quarter of a net, so what
 is whole of a unit has 1 byte a parameter. torch keeps at most five at once: weights and the buffers
@@ -11,13 +11,13 @@ that they come in, gradients and their copy that is sent. Validation needs 4: al
 nets.
 """
 FILE_BYTES = 12
-"""Of a parameter in a checkpoint or state: weight 4, Adam's two moments 8; averages come on top."""
+"""A parameter takes weight 4, Adam's moments 8 in a checkpoint or state; averages come on top."""
 _FILES = 6
 """Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
 _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
-"""Of a GPU: the rest is for activations."""
+"""The share of a GPU that the state may take: the rest is for activations."""
 
 
 def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:

@@ -235,7 +235,7 @@ REMOVED = {
     "powersgd_rank": "use ddp.comm=powersgd:N",
     "debug_interval": "use ddp.debug=true alone; it prints every 100 steps",
 }
-"""What an option of older guides is answered with."""
+"""Option of older guides -> what to use in its place."""
 _KINDS = {
     **{bool: "true | false", int: "a whole number", float: "a number", str: "text"},
     dict: "NAME=VALUE",

@@ -53,7 +53,7 @@ def why_not_writable(path: Any) -> str | None:
     folder = expanded(path).absolute()
     if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
         return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
-    nearest = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         return f"{nearest} is a file"
     most = os.pathconf(nearest, "PC_NAME_MAX")
@@ -68,7 +68,7 @@ def why_not_writable(path: Any) -> str | None:
 
 
 def writable(text: str) -> Path:
-    """For argparse: the path of a file or folder to write, if it is writable."""
+    """Return the path of a file or folder to write, if it is writable; a type for argparse."""
     reason = why_not_writable(expanded(text).parent)
     if reason is not None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
@@ -80,5 +80,7 @@ def example_below(directory: Path, name: str) -> str:
     such as FOLDER"; "" if there is none.
     """
     files = [*directory.glob(f"*/{name}"), *directory.glob(f"*/*/{name}")]
-    folders = sorted((file.parents[name.count("/")] for file in files), key=lambda one: one.name)
+    folders = sorted(
+        (file.parents[name.count("/")] for file in files), key=lambda folder: folder.name
+    )
     return f", such as {folders[-1]}" if folders else ""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from robomimic_ddp.config import learning_rate, parallel_mode, tree
+from robomimic_ddp.config import data_workers, learning_rate, parallel_mode, tree
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.errors import PlanError
-
-_MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class RunPlan:
 
     lr_scaling: the rule after precedence (a learning rate on the command line turns it off);
     batch_per_rank: samples of one forward; samples_per_step: batch per rank x world size x
-    accumulate; data_workers: None for RLDS data, which has none; notes: sentences for the user.
+    accumulate; data_workers: None for RLDS data; notes: sentences for the user.
     """
 
     mode: str
@@ -66,7 +64,7 @@ class RunPlan:
         return -(-until // self.samples_per_step) + before // -self.samples_per_step
 
     def steps_text(self, configured: int) -> str:
-        """The steps of an epoch for the user, such as "33 or 34"."""
+        """Return the steps of an epoch for the user, such as "33 or 34"."""
         first = self.steps_of(configured)
         of_samples = self.schedule == "samples"
         if of_samples and configured * self.configured_batch % self.samples_per_step:
@@ -134,16 +132,16 @@ def make_plan(
     use_cuda: bool,
     batch_size: int,
     lr_on_command_line: bool = False,
-    data_workers: int | None = 0,
+    workers: int | None = 0,
     cores: int = 1,
     fsdp_lacks: str | None = None,
     epoch_steps: int | None = None,
 ) -> RunPlan:
     """Return the plan of this process. Ranks differ in rank, local rank and device only.
 
-    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; data_workers:
-    the host's, or None for RLDS data; fsdp_lacks: what the installed torch lacks for FSDP2, if it
-    does; epoch_steps: the config's steps of an epoch, None where an epoch is a pass.
+    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; workers: the
+    host's data workers, or None for RLDS data; fsdp_lacks: what the installed torch lacks for
+    FSDP2, if it does; epoch_steps: the config's steps of an epoch, None where an epoch is a pass.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
@@ -153,8 +151,8 @@ def make_plan(
     if mode == "fsdp":
         parallel_mode.require_shardable(resolved, env.world_size, device, fsdp_lacks)
     per_rank = batch_per_rank(options, batch_size, env.world_size)
-    if options.workers != "config" and data_workers is not None:
-        data_workers = workers_of_share(options.workers, cores // env.local_world_size)
+    if options.workers != "config" and workers is not None:
+        workers = data_workers.of_share(options.workers, cores // env.local_world_size)
     samples_per_step = per_rank * env.world_size * options.accumulate
     if options.schedule == "samples" and epoch_steps:
         _require_a_step(epoch_steps, batch_size, samples_per_step)
@@ -173,11 +171,11 @@ def make_plan(
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
         local_world_size=env.local_world_size,
-        data_workers=data_workers,
+        data_workers=workers,
         cores=cores,
         notes=(
             *_hidden_gpus(env, visible_gpus),
-            *_worker_notes(data_workers, env.local_world_size, options, cores),
+            *data_workers.notes(workers, env.local_world_size, options, cores),
             *_without_effect(mode, options),
             *lr_notes,
         ),
@@ -242,33 +240,3 @@ def batch_per_rank(options: Options, batch: int, world: int) -> int:
             "ddp.batch=per_rank."
         )
     return batch // parts
-
-
-def workers_of_share(asked: str, cores: int) -> int:
-    """Data workers of a rank with `cores` cores, for ddp.workers=`asked`."""
-    return max(0, cores - 1) if asked == "auto" else int(asked)
-
-
-def _worker_notes(workers: int | None, ranks: int, options: Options, cores: int) -> Iterator[str]:
-    """Warn of more data workers than cores. Raises PlanError for a number that no machine needs."""
-    if workers is None and options.workers != "config":
-        yield (
-            f"warning: ddp.workers={options.workers} has no effect, since RLDS data is read by "
-            "threads of the ranks; train.num_parallel_calls limits them"
-        )
-    if workers is None or options.workers == "auto":
-        return
-    name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
-    most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)
-    if workers > most:
-        raise PlanError(
-            f"{name}={workers} on {cores} CPU core(s): each is a process with a "
-            f"copy of the dataset's cache, and every rank starts its own. Use at most {most}; "
-            "a few for each core are plenty."
-        )
-    if workers * ranks > cores:
-        yield (
-            f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
-            f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
-            f"{workers_of_share('auto', cores // ranks)} for each rank"
-        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from robomimic_ddp.config import plan as _plan
+from robomimic_ddp.config import data_workers
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
 
@@ -34,11 +34,11 @@ class Settings:
     def of(
         cls, resolved: ResolvedOptions, plan: RunPlan, seed: int, fine_tuning: bool = False
     ) -> Settings:
-        """The settings of a rank that has the plan's CPU cores to itself."""
+        """Return the settings of a rank that has the plan's CPU cores to itself."""
         return cls(resolved.values, resolved.sources, plan, seed, fine_tuning, plan.cores)
 
     def record(self) -> dict[str, Any]:
-        """What `ddp.json` and trackers get of them: options, sources and plan."""
+        """Return what `ddp.json` and trackers get of them: options, sources and plan."""
         sources = dict(self.sources)
         return {"options": asdict(self.options), "sources": sources, "plan": asdict(self.plan)}
 
@@ -47,7 +47,7 @@ class Settings:
         which `ddp.workers=auto` counts.
         """
         if self.options.workers == "auto" and plan.data_workers is not None:
-            plan = replace(plan, data_workers=_plan.workers_of_share("auto", cores))
+            plan = replace(plan, data_workers=data_workers.of_share("auto", cores))
         return replace(self, plan=plan, cores=cores)
 
     def with_preset(self, added: Mapping[str, Any]) -> Settings:

@@ -14,11 +14,11 @@ from typing import Any
 def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     """Return a copy of `nest` with function(value) for each value that is not a container."""
     if isinstance(nest, dict):
-        made = nest.copy()  # of its class
+        copied = nest.copy()  # of its class
         if type(nest) is OrderedDict:
-            vars(made).update(vars(nest))  # a state_dict's _metadata
-        made.update((key, mapped(function, part)) for key, part in nest.items())
-        return made
+            vars(copied).update(vars(nest))  # a state_dict's _metadata
+        copied.update((key, mapped(function, part)) for key, part in nest.items())
+        return copied
     if isinstance(nest, (list, tuple)):
         parts = [mapped(function, part) for part in nest]
         return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
@@ -35,7 +35,9 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def named(nest: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("a.b", value) in nested mappings, none in others; lists and empty mappings are values."""
+    """Yield ("a.b", value) in nested mappings, none in others; lists and empty mappings are
+    values.
+    """
     for key, value in nest.items() if isinstance(nest, Mapping) else ():
         if isinstance(value, Mapping) and value:
             yield from named(value, separator, f"{prefix}{key}{separator}")
@@ -59,5 +61,5 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any, least: int, most: float = math.inf) -> bool:
-    """Whether `value` is an integer from `least` to `most`."""
+    """Return whether `value` is an integer from `least` to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

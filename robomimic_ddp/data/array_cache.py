@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder(cache: str | None) -> Path:
-    """The folder `cache`, or the default."""
+    """Return the folder `cache`, or the default."""
     return paths.expanded(cache or DEFAULT_CACHE)
 
 
@@ -33,7 +33,7 @@ def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value])
             return build(dict(arrays))
     except FileNotFoundError:
         return None
-    # A damaged cache is no reason to stop. np.load raises many things for one.
+    # A damaged cache need not stop a run. np.load raises many things for one.
     except Exception as error:
         logger.warning(
             "the cached %s %s cannot be read (%s): it is made again", what, path, clean(error)

@@ -77,7 +77,7 @@ class OptimizerDDP:
         self._is_averaged = False
         """Whether they were, since the latest backward pass."""
         self._grad_versions: dict[int, int] = {}
-        """Of each gradient, by its parameter, when the host's own backward pass had written it."""
+        """Parameter -> the version of its gradient after the host's own backward pass."""
         self.parallel = None
         if ddp_options is not None and all(isinstance(p, nn.Parameter) for p in parameters):
             self.parallel = DistributedDataParallel(_Parameters(parameters), **ddp_options)
@@ -152,8 +152,8 @@ class OptimizerDDP:
         self._is_prepared = self._is_averaged = False
 
     def _agree(self, way: str) -> None:
-        """Collective once: ranks that average in two ways would send each other what is no match,
-        which ends in gloo's own abort, or in a wait.
+        """Collective once: ranks that average in two ways would send each other what does not
+        match, which ends in gloo's own abort, or in a wait.
         """
         if self._is_agreed:
             return

@@ -25,6 +25,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import ddp_buckets, group, watchdog
+from robomimic_ddp.distributed.module_key import ModuleKey
 from robomimic_ddp.errors import WrapError
 
 _STATE = "_robomimic_ddp_state"
@@ -88,7 +89,7 @@ class _State:
             )
             if ddp_buckets.can_be_laid_out(self.parallel):
                 self.arrival = ddp_buckets.ArrivalOrder(self.reduced)
-        else:  # DataParallel wants a net on the CPU to be on a GPU that it finds beside it
+        else:  # DataParallel wants a net on the CPU to be on a GPU that it finds there
             self.parallel = ModuleKey(net) if device.type == "cpu" else DataParallel(net)
 
     def note_order(self) -> None:
@@ -174,17 +175,6 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
         yield
     finally:
         net.__class__ = parallel_class
-
-
-class ModuleKey(nn.Module):
-    """Keeps a net under `module`, as DataParallel did in hosts whose checkpoints have that key."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
 
 
 def parallelise(
@@ -287,7 +277,7 @@ _CONSTANT = {
     ("models.base_nets", "SpatialSoftmax"): {"temperature", "pos_x", "pos_y"},
     ("models.transformers", "CausalSelfAttention"): {"mask"},
 }
-"""Of robomimic: the end of a module's name and a class, whose forward only reads these buffers."""
+"""End of a module's name and class of robomimic -> buffers that its forward only reads."""
 
 
 def buffers_may_change(net: nn.Module) -> bool:

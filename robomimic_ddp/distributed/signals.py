@@ -48,15 +48,15 @@ class Stopper:
     """Handles signals, and finds out, as often as it is asked, whether any rank has received one.
 
     Where the ranks cannot agree in time, this rank ends, and calls one of these in a thread first
-    (no collectives there): `last_words` if it received a request, `parting` after torchrun's
-    SIGTERM alone.
+    (no collectives there): `on_request` if it received a request, `on_lost_launcher` after
+    torchrun's SIGTERM alone.
     """
 
     def __init__(self) -> None:
-        self.heard: str | None = None
+        self.received: str | None = None
         """The name of the first signal that this rank has received."""
-        self.last_words: Callable[[], None] = lambda: None
-        self.parting: Callable[[], None] = lambda: None
+        self.on_request: Callable[[], None] = lambda: None
+        self.on_lost_launcher: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
         self._listener: SignalListener | None = None
@@ -91,8 +91,8 @@ class Stopper:
 
     def _on_signal(self, signum: int, frame: Any) -> None:
         """In the main thread, between two Python instructions, which may be much later."""
-        if self.heard is None:
-            self.heard = signal.Signals(signum).name
+        if self.received is None:
+            self.received = signal.Signals(signum).name
 
     def _on_signal_at_once(self, signum: int) -> None:
         """In the listener's thread."""
@@ -129,7 +129,7 @@ class Stopper:
     def _exit(self) -> None:
         if not self._agreed:
             with suppress(Exception):
-                self.last_words() if self._requested else self.parting()
+                self.on_request() if self._requested else self.on_lost_launcher()
             group.exit_with_workers(128 + signal.SIGTERM)
 
     def _cancel_exit(self) -> None:
@@ -145,7 +145,7 @@ class Stopper:
         together.
         """
         several = group.world_size() > 1
-        stop = self._read_answer() if several else self.heard is not None
+        stop = self._read_answer() if several else self.received is not None
         if stop:
             self._cancel_exit()
         elif several:
@@ -155,17 +155,17 @@ class Stopper:
         return stop
 
     def _ask(self) -> None:
-        """Collective: sends whether this rank has heard a signal, and the seconds of a step."""
+        """Collective: sends whether this rank has received a signal, and the seconds of a step."""
         now, (before, steps) = time.monotonic(), self._asked
         self._asked = now, self._steps
         seconds = (now - before) / (self._steps - steps)
-        flags = torch.tensor([self.heard is not None, seconds], dtype=torch.float64)
+        flags = torch.tensor([self.received is not None, seconds], dtype=torch.float64)
         self._pending = dist.all_reduce(flags, async_op=True), flags
 
     def agreed_at_last(self) -> bool:
         """Collective, between steps: returns whether to stop now. Waits for the ranks."""
         earlier = self._read_answer()
-        stop = any(group.gather_objects(self.heard is not None)) or earlier
+        stop = any(group.gather_objects(self.received is not None)) or earlier
         if stop:
             self._cancel_exit()
         return stop

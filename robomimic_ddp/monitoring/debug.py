@@ -26,7 +26,7 @@ def say(line: str) -> None:
     print_clean(f"[rank {group.rank()}/{group.world_size()}] {line}", file=out or sys.stdout)
 
 
-def tell_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
+def print_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
     """Prints each net's trainable parameters and this rank's data, before the first step."""
     counts = ", ".join(
         f"{name} {sum(p.numel() for p in net.parameters() if p.requires_grad):,}"
@@ -43,10 +43,10 @@ def _data(loader: Any) -> Iterator[str]:
         yield f"{len(loader)} batches a pass of {len(dataset)} samples over all ranks"
     except Exception:  # a host's stream, or a faulty __len__, as of DROID's RLDS dataset
         yield "a stream without length"
-    if hasattr(loader, "holding"):
-        yield f"(this rank has {loader.holding()})"
-    if hasattr(loader, "index_stream_digest"):
-        yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
+    if hasattr(loader, "describe_share"):
+        yield f"(this rank has {loader.describe_share()})"
+    if hasattr(loader, "digest"):
+        yield f"(this rank's order: {loader.digest()[:12]})"
 
 
 class Printer(StepHook):

@@ -7,7 +7,6 @@ checkpoint's weights: one epoch may have several files, and files of one name ot
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,31 +17,10 @@ from robomimic_ddp.monitoring import history
 
 FILE_NAME = "evaluation.jsonl"
 SUCCESS = "Success_Rate"
-_Z = 1.959964
-"""Two-sided 95 % of the normal distribution."""
 _NEEDED = {
     "episode": {"epoch", "weights", "env", "episode", "log"},
     "result": {"epoch", "weights", "env", "episodes", "checkpoint", "interval", "log"},
 }
-
-
-def wilson(successes: float, episodes: int) -> tuple[float, float]:
-    """Return the 95 % interval of a success rate after Wilson (1927)."""
-    rate, spread = successes / episodes, _Z**2 / episodes
-    middle = (rate + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(rate * (1 - rate) / episodes + spread / (4 * episodes))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the line of kind "result" for the episodes of one environment."""
-    first = episodes[0]
-    logs = [episode["log"] for episode in episodes]
-    means = {name: sum(log[name] for log in logs) / len(logs) for name in logs[0]}
-    interval = wilson(means[SUCCESS] * len(logs), len(logs)) if SUCCESS in means else None
-    same = {name: first[name] for name in ("epoch", "weights", "env")}
-    counts = {"episodes": len(logs), "interval": interval}
-    return {"kind": "result", **same, **counts, "log": means}
 
 
 def append(directory: Path, record: dict) -> None:

@@ -32,11 +32,11 @@ _KINDS = {
 }
 """Key -> type, in a complete file."""
 _OPTIONAL = {"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)}
-"""Of keys that may be missing."""
+"""Key that may be missing -> type."""
 _MOST, _MOST_RANKS = 1e15, 100_000
-"""Of any number of a heartbeat, and of ranks: who reads it waits in proportion."""
+"""The largest number in a heartbeat, and of ranks: reading takes time in proportion."""
 _LAST_SECONDS = 5.0
-"""For a pending write, on a disk that may hang."""
+"""How long the last write may take, on a disk that may hang."""
 
 
 class Heartbeat(StepHook):
@@ -152,12 +152,12 @@ def _mean(before: float | None, value: float) -> float:
 
 
 def interval(world_size: int) -> float:
-    """Seconds between two heartbeats of a rank."""
+    """Return the seconds between two heartbeats of a rank."""
     return _SECONDS + world_size / _RANKS_A_SECOND
 
 
 def _code() -> str | None:
-    """The main thread's current function: "wait (torch/distributed/c10d.py:77)"."""
+    """Return the main thread's current function: "wait (torch/distributed/c10d.py:77)"."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return None
@@ -166,7 +166,7 @@ def _code() -> str | None:
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """Every rank's newest heartbeat, in rank order. Raises DataError if no file is complete."""
+    """Return every rank's newest heartbeat, in rank order. Raises DataError if none is complete."""
     return look(directory)[0]
 
 
@@ -181,9 +181,9 @@ def _is_complete(state: Any) -> bool:
 
 
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
+    """Return every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     if not Path(directory).is_dir():
-        raise DataError(f"{directory} is no folder: expected that of a run (logs/ and models/).")
+        raise DataError(f"{directory} is not a folder: expected that of a run (logs/ and models/).")
     states, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:

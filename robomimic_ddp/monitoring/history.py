@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,6 @@ FILE_NAME = "history.jsonl"
 MOST_BYTES = 256 * 2**20
 _MOST = 2**63
 _AMOUNTS = ("steps", "samples", "seconds", "samples_per_second")
-
-
-def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that counts the steps of the host's `run_epoch`: `data_loader` (of a dict the
-    first), or the first of `data_loaders`; None if it has neither.
-    """
-    several = arguments.get("data_loaders")
-    loader = several[0] if several else arguments.get("data_loader")
-    return next(iter(loader.values()), None) if isinstance(loader, Mapping) else loader
 
 
 def append_rollouts(folder: Path, epoch: Any, result: Any) -> None:
@@ -86,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(directory: Path) -> list:
-    """The records of a run, oldest first, without a last line that a crash cut off.
+    """Return the records of a run, oldest first, without a last line that a crash cut off.
 
     Raises DataError if there is no history or another line is damaged.
     """
@@ -125,19 +116,19 @@ def records_in(path: Path, check: Callable[[Any], dict]) -> list:
     return records
 
 
-def _record(found: Any) -> dict:
-    """`found`, if it is a line of a history; else raises ValueError."""
-    if not isinstance(found, dict) or not isinstance(found.get("log"), dict):
+def _record(record: Any) -> dict:
+    """`record`, if it is a line of a history; else raises ValueError."""
+    if not isinstance(record, dict) or not isinstance(record.get("log"), dict):
         raise ValueError('expected an object with "epoch", "phase" and "log"')
-    missing = {"epoch", "phase"} - set(found)
+    missing = {"epoch", "phase"} - set(record)
     if missing:
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
-    epoch, phase = found["epoch"], found["phase"]
+    epoch, phase = record["epoch"], record["phase"]
     if not (epoch is None or tree.is_whole(epoch, -_MOST, _MOST)) or not isinstance(phase, str):
         raise ValueError(f"it has the epoch {epoch!r:.50} and the phase {phase!r:.50}")
-    amounts = {key: found[key] for key in _AMOUNTS if key in found}
-    losses = {key: value for key, value in found["log"].items() if tree.is_number(value)}
+    amounts = {key: record[key] for key in _AMOUNTS if key in record}
+    losses = {key: value for key, value in record["log"].items() if tree.is_number(value)}
     for key, value in {**losses, **amounts}.items():
         if not tree.is_number(value) or isinstance(value, int) and abs(value) > _MOST:
             raise ValueError(f"{key} is {value!r:.50}, not a number of a training")
-    return found
+    return record

@@ -32,7 +32,7 @@ WANDB_ID = "wandb_run_id"
 
 
 class QuietLog:
-    """A PrintLogger on other ranks: writes `log_rank<k>.txt`, beside the host's log file.
+    """A PrintLogger on other ranks: writes `log_rank<k>.txt`, in the folder of the host's log file.
 
     The host replaces both standard streams by one PrintLogger. At its first write sys.stderr
     becomes `errors`, which writes all text to the file and to the real stderr; prints are kept only
@@ -95,10 +95,10 @@ def print_logger(cls: type) -> type:
 def data_logger(
     cls: type,
     facts: Callable[[], dict[str, Any]] = dict,
-    made: Callable[[Any], None] = lambda logger: None,
+    on_created: Callable[[Any], None] = lambda logger: None,
 ) -> type:
-    """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place. made:
-    called with each one that writes TensorBoard or wandb.
+    """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
+    on_created: called with each one that writes TensorBoard or wandb.
 
     On the main rank wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
     failure; a resumed run continues its wandb run, whose config has `facts()`. On others
@@ -128,7 +128,7 @@ def data_logger(
         with asked:
             host_init(*call.args, **call.kwargs)
         if any(getattr(self, name, None) is not None for name in ("_tb_logger", "_wandb_logger")):
-            made(self)
+            on_created(self)
 
     cls.__init__ = __init__  # type: ignore[misc]
     for name in ("record", "close"):
@@ -139,7 +139,7 @@ def data_logger(
 
 def _without_dead_writer(method: Callable) -> Callable:
     """Decorates a method of the DataLogger: if tensorboardX's thread has ended (a full disk), warns
-    and switches TensorBoard off. The host would wait for the thread for ever.
+    and switches TensorBoard off. The host would wait for the thread without end.
     """
 
     @functools.wraps(method)

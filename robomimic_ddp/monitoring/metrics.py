@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 
@@ -18,14 +15,16 @@ from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 def mean_over_ranks(
     host_log: dict[str, Any], logs: BatchLogs, continued: bool = False
 ) -> dict[str, Any]:
-    """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
+    """Collective: return the log of the epoch over all ranks, with equal keys, order and values on
+    each.
 
     Keys logged per batch: the mean over all samples of all ranks that logged the key; of a batch's
-    maximum, minimum and deviation beside its mean, those of all ranks' batches (`pooled`). Time_*
-    and other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in
-    the host's minutes). Where the host's log has another type, also None: the value of the lowest
-    rank that has it. A rank without batches counts for its times only. continued: the host's log is
-    of the rest of a resumed epoch, maybe of no step; `logs` is of all of it.
+    maximum, minimum and deviation, where its mean is logged, those of all ranks' batches
+    (`pooled`). Time_* and other numbers of the host's log: the mean over the ranks that have them
+    (Time_Epoch is in the host's minutes). Where the host's log has another type, also None: the
+    value of the lowest rank that has it. A rank without batches counts for its times only.
+    continued: the host's log is of the rest of a resumed epoch, which may have no step; `logs` is
+    of all of it.
     """
     parts = group.gather_objects((host_log, logs.totals, logs.spreads))
     of_ranks = BatchLogs()
@@ -59,7 +58,8 @@ def _is_number(value: Any) -> bool:
 
 
 def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[str, Any]:
-    """Collective: the log of the epoch over all ranks and steps, from the host's of its last part.
+    """Collective: return the log of the epoch over all ranks and steps, from the host's of its last
+    part.
 
     On several ranks the mean over ranks (`mean_over_ranks`); on one the host's own, or, where the
     epoch was continued after a resume, the mean of each number over all of its steps (Time_* and
@@ -73,37 +73,10 @@ def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[
     return {**log, **{key: mean for key, mean in means if _is_number(log.get(key, mean))}}
 
 
-def argument(call: inspect.BoundArguments, name: str) -> Any:
-    """Return an argument of the host's `run_epoch`; an error where it has no such parameter."""
-    if name not in call.arguments:
-        raise RobomimicDDPError(
-            f"run_epoch{call.signature} has no parameter {name!r}, so its log cannot be averaged "
-            "over ranks. Name it as robomimic does: run_epoch(model, data_loader, epoch, "
-            "validate=False, num_steps=None, ...)."
-        )
-    return call.arguments[name]
-
-
 def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
-    """The host's mean of each key over the steps that logged it."""
+    """Return the host's mean of each key over the steps that logged it."""
     keys = dict.fromkeys(key for log in step_logs for key in log)
     return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
-
-
-def take_share(call: inspect.BoundArguments) -> None:
-    """The validation loader becomes this rank's share, `num_steps` its length (DROID: not None)."""
-    loaders, loader = argument(call, "data_loader"), loader_of(call.arguments)
-    if not hasattr(loader, "limited"):
-        return  # the host's DataLoader: on one rank, or not made by the seam
-    steps = argument(call, "num_steps")
-    if isinstance(loaders, Mapping):
-        shares = {name: part.limited(steps) for name, part in loaders.items()}
-        call.arguments["data_loader"], share = shares, next(iter(shares.values()))
-    else:
-        call.arguments["data_loader"] = share = loader.limited(steps)
-    call.arguments["num_steps"] = len(share)
-    if call.arguments.get("data_loader_iter") is not None:
-        call.arguments["data_loader_iter"] = iter(share)
 
 
 class Recorder(StepHook):

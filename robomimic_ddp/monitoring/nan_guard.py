@@ -112,7 +112,7 @@ class Guard(StepHook):
         )
 
     def _broken_places(self, batch: Any) -> str:
-        """The batch's keys with NaN or infinity, and where the first is; "" for none."""
+        """Return the batch's keys with NaN or infinity, and where the first is; "" for none."""
         keys = [
             key
             for key, value in tree.named(batch, "/")
@@ -142,7 +142,7 @@ def broken_loss(log: Mapping[str, Any]) -> float | None:
 
 
 def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
-    """Where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
+    """Return where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
     dataset = getattr(loader, "dataset", None)
     for part in getattr(dataset, "datasets", None) or [dataset]:
         path, episodes = getattr(part, "hdf5_path", None), getattr(part, "demos", None)

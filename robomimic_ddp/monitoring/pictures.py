@@ -81,8 +81,8 @@ class _Warned:
 
 
 def rows(obs: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, uint8 [H, N x W, C]) of each camera of `obs`: the first frame of the first N samples.
-    Images are uint8 [B, (T,) H, W, C], or floats from 0 to 1, [B, (T,) C, H, W].
+    """Yield (name, uint8 [H, N x W, C]) of each camera of `obs`: the first frame of the first N
+    samples. Images are uint8 [B, (T,) H, W, C], or floats from 0 to 1, [B, (T,) C, H, W].
     """
     for name, value in tree.named(obs, "/"):
         if not hasattr(value, "ndim") or value.ndim not in (4, 5):

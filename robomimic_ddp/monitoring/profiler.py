@@ -29,14 +29,14 @@ FOLDER = "profile"
 _SETTLING_STEPS = 10
 """Steps before the profiled ones: first ones compile, choose kernels and fill caches."""
 _MUCH = 0.1
-"""Share of a step from which on waiting is what to mend first."""
+"""Where waiting has at least this share of a step, it is what to reduce first."""
 _BUSY = 0.8
-"""Share of time in which a busy device is what limits a step."""
+"""Where a device is busy for at least this share of the time, it limits a step."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiled steps of a rank were spent on. busy: share of time in which its GPU
+    """The time of a rank's profiled steps, and its shares. busy: share of time in which its GPU
     computed, or its CPU cores, `cores` of them; data, gradients: shares of waiting.
     """
 
@@ -49,22 +49,22 @@ class Profile:
     cores: int
 
     def advice(self) -> str:
-        """What to try first."""
+        """Return what to try first."""
         if self.data >= _MUCH:
             return "data is late: ddp.workers=auto, `robomimic-ddp prepare-data`, a local disk"
         if self.gradients >= _MUCH:
             return "gradients are late: ddp.comm=bf16, ddp.accumulate, a larger batch"
         if self.busy >= _BUSY:
             device = "the GPU" if self.on_gpu else "the CPU"
-            more = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
-            return f"{device} limits the step: {more}"
+            remedy = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
+            return f"{device} limits the step: {remedy}"
         if self.on_gpu:
             return "launching limits the step: ddp.compile=reduce-overhead, a larger batch"
         return "cores are idle: fewer ranks, or a larger batch"
 
 
 def line(profiles: list[Profile]) -> str:
-    """The line for the user: of the ranks' means, and the worst share of waiting for data."""
+    """Return line for the user: of the ranks' means, and the worst share of waiting for data."""
     first, count = profiles[0], len(profiles)
     mean = Profile(
         first.steps,
@@ -84,9 +84,7 @@ def line(profiles: list[Profile]) -> str:
 
 
 class Profiler(StepHook):
-    """Profiles `steps` steps of one train epoch. `folder`: where traces are written; `cores`: of
-    this rank.
-    """
+    """Profiles `steps` steps of one train epoch. folder: for traces; cores: of this rank."""
 
     place = "profile"
 
@@ -159,17 +157,17 @@ class Profiler(StepHook):
         self._profiler = None
 
     def finish(self, reducers: Iterable) -> str:
-        """Collective, after the epoch's last step: the line on the profiled steps."""
+        """Collective, after the epoch's last step: return the line on the profiled steps."""
         self._stop()
-        own = None
+        measured = None
         if self._measured is not None:
             seconds, cpu, waited = self._measured
             on_gpu = torch.cuda.is_initialized()
             busy = self._busy if on_gpu else cpu / self.cores
             gradients = self.steps * (exposed_communication(reducers) or 0.0)
             shares = [min(1.0, part / seconds) for part in (busy, waited, gradients)]
-            own = Profile(self.steps, seconds, *shares, on_gpu, self.cores)
-        profiles = group.gather_objects(own)
+            measured = Profile(self.steps, seconds, *shares, on_gpu, self.cores)
+        profiles = group.gather_objects(measured)
         if None in profiles:
             return (
                 f"ddp.profile={self.steps}: nothing was profiled, since the epoch had "
@@ -179,7 +177,7 @@ class Profiler(StepHook):
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of (start, end) `spans`."""
+    """Return the length of the union of (start, end) `spans`."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

@@ -156,7 +156,7 @@ def in_place_of_hosts(run_epoch: Callable, progress: Progress | None) -> Iterato
 
 
 def bar_module(run_epoch: Callable) -> Any:
-    """The host's module (or other object) with the bar that `run_epoch` calls, or None."""
+    """Return the host's module (or other object) with the bar that `run_epoch` calls, or None."""
     function = inspect.unwrap(run_epoch)
     names = getattr(function, "__globals__", {})
     used = getattr(getattr(function, "__code__", None), "co_names", ())

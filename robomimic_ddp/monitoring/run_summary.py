@@ -17,9 +17,7 @@ RECORD, STATE, REQUEUE = "ddp.json", "ddp_state.pth", "requeue"
 
 
 def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
-    """Yield what is known of the run in `directory` at the time `now`; `beats`: heartbeats of its
-    ranks.
-    """
+    """Yield what is known of the run in `directory` at the time `now`. beats: of its ranks."""
     record = _json(directory / RECORD)
     last = min(beats, key=lambda beat: (beat["epoch"] or 0, beat["step"]))
     name = "/".join(directory.absolute().parts[-2:])

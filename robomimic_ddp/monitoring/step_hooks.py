@@ -36,7 +36,7 @@ numbers; the epoch's log may raise to stop the run.
 
 
 class StepHook:
-    """Is called at one rank's steps, at its `place` in ORDER."""
+    """Base of hooks: called at one rank's steps, at its `place` in ORDER."""
 
     place: str
 
@@ -50,8 +50,8 @@ class StepHook:
         """A step is done; called before any hook's `step`."""
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        """The log of the step, which returns it for the next hook and the host. batch: that
-        step's, or None if the host has shown none.
+        """Return the log of the step, for the next hook and the host. batch: that step's, or None
+        if the host has shown none.
         """
         return step_log
 

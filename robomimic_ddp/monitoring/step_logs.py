@@ -29,7 +29,7 @@ def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
 
 def _spreads_of(log: Mapping[str, float]) -> dict[str, float]:
     """Return the entries of a log that describe the values of one batch, as those of IQL do:
-    "x/mean" and "x/max", "x/min", "x/std" beside it.
+    "x/mean" with "x/max", "x/min", "x/std".
     """
     described = [key[: -len("mean")] for key in log if key.endswith("/mean")]
     names = [name + kind for name in described for kind in ("mean", "max", "min", "std")]
@@ -68,7 +68,7 @@ class BatchLogs:
         self.samples = 0
         self.totals: dict[str, list[float]] = {}
         self.spreads: list[list] = []
-        """Of each training step that logs some: samples, and its `_spreads_of`."""
+        """Samples and `_spreads_of` of each training step that logs some."""
 
     def see(self, step_log: dict[str, Any], batch: Any, is_training: bool = False) -> None:
         """Adds the log of a batch; takes the mean of an array, as the host does. What is not
@@ -129,7 +129,8 @@ class EpochPart:
 
 
 def samples_in(batch: Any) -> int:
-    """Number of samples in a host's batch: the length of its actions, else of its first array.
+    """Return the number of samples in a host's batch: the length of its actions, else of its first
+    array.
 
     `batch` is a nest of dicts, lists and tuples over arrays or tensors of shape [B, ...].
     """

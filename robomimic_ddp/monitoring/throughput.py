@@ -18,7 +18,7 @@ from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
 WAITED, ENOUGH_STEPS = 0.3, 20
-"""Share of time waiting for data, and number of steps, from which on a line is printed."""
+"""A line is printed after at least this share of time waiting for data, and number of steps."""
 
 
 class Pace(StepHook):
@@ -56,9 +56,7 @@ class Pace(StepHook):
 
 
 def waiting_note(log: Mapping[str, float], steps: int, is_rlds: bool = False) -> str:
-    """The line for an epoch of `steps` whose `log` (of `over_ranks`) shows a wait for data; else
-    "".
-    """
+    """Return a line where an epoch's `log` (of `over_ranks`) shows a wait for data; else ""."""
     share = log.get("Time_Data_Wait_Share", 0.0)
     if share < WAITED or steps < ENOUGH_STEPS:
         return ""
@@ -83,7 +81,7 @@ class _Measured:
 
 
 def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[str, float]:
-    """Collective: the epoch's speed, equal on every rank; empty without a step.
+    """Collective: return the epoch's speed, equal on every rank; empty without a step.
 
     Time_Steps_Per_Second, Time_Samples_Per_Second: all ranks together. Time_Data_Wait_Share: the
     worst rank's share of its time. With DDP also Time_Communication_Share, the ranks' mean share of
@@ -115,7 +113,7 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
 
 
 def exposed_communication(reducers: Iterable) -> float | None:
-    """Seconds of a step in which gradients are sent while none is computed, over all
+    """Return the seconds of a step in which gradients are sent while none is computed, over all
     `optimizer_ddp.reducers`; None if nothing is sent or torch has no data. torch samples the first
     ten steps and every hundredth.
     """

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from robomimic_ddp import verify
-from robomimic_ddp.config import host_seams, tree
+from robomimic_ddp.config import host_edits, tree
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.training import run as _run
@@ -24,10 +24,10 @@ def require_all_seams(config: Any) -> None:
     """Collective: raises PatchError where a rank has loaded the host with some of our edits only.
     One process does without them; several would write the same files, or wait for each other.
     """
-    package = host_seams.package_folder(type(config).__module__.partition(".")[0])
-    for lost in group.gather_objects(host_seams.lost(package)):
+    package = host_edits.package_folder(type(config).__module__.partition(".")[0])
+    for lost in group.gather_objects(host_edits.lost(package)):
         if lost:
-            raise PatchError(host_seams.half_patched(lost)).on_all_ranks()
+            raise PatchError(host_edits.half_patched(lost)).on_all_ranks()
 
 
 def require_same_job(run: _run.Run) -> None:
@@ -49,13 +49,13 @@ def require_same_job(run: _run.Run) -> None:
         "at start",
         items,
         "Start every rank with the same code, config, options and kind of device. (A plan of "
-        "cpu beside cuda: that node sees no GPU.)",
+        "cpu, where others have cuda: that node sees no GPU.)",
     )
 
 
 def require_same_model(run: _run.Run, model: Any) -> None:
     """Collective: the same nets on all ranks, and none that has loaded other weights."""
-    own_mean = host_seams.own_batch_mean(type(model).__module__)
+    own_mean = host_edits.own_batch_mean(type(model).__module__)
     if own_mean is not None:
         raise PatchError(
             f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "

@@ -18,8 +18,8 @@ from robomimic_ddp.training import run as _run
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
-    """The train DataLoader: on several ranks each reads its shard, reshuffled every pass, with
-    drop_last.
+    """Return the train DataLoader: on several ranks each reads its shard, reshuffled every pass,
+    with drop_last.
 
     Takes the arguments of `torch.utils.data.DataLoader`, and returns one on one rank.
     """
@@ -27,7 +27,7 @@ def train_loader(*args: Any, **kwargs: Any) -> Iterable:
 
 
 def valid_loader(*args: Any, **kwargs: Any) -> Iterable:
-    """The validation DataLoader: on several ranks every sample counts once over all."""
+    """Return the validation DataLoader: on several ranks every sample counts once over all."""
     return _loader("valid", args, kwargs)
 
 
@@ -78,7 +78,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             batch_size_per_rank=batch,
             **extra,
         )
-    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
+    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "seek"):
         loader = sampling.ReplayedLoader(loader)
     before = run.built.loaders.get(role)
     joins = role == "train" and before is not None
@@ -88,7 +88,8 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
 
 def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
     """Samples of a rank's step from this train loader: all, or a part if a host joins the batches
-    of several loaders, each smaller than train.batch_size. Raises DataError if it is no integer.
+    of several loaders, each smaller than train.batch_size. Raises DataError if it is not an
+    integer.
     """
     size, configured = loader_kwargs.get("batch_size"), plan.configured_batch
     if not isinstance(size, int) or size < 1 or size == configured:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, main_rank, optimizer_ddp, rng, watchdog
 from robomimic_ddp.errors import WrapError
@@ -29,6 +29,7 @@ from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.epoch_arguments import argument, loader_of, take_share
 
 _VALIDATION = 0xEA1
 """Separates the streams of validation from others by the run's seed."""
@@ -51,7 +52,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         run = _run.current()
         call = signature.bind(*args, **kwargs)
         if run is None and not call.arguments.get("validate"):
-            host_seams.require_one_rank(run_epoch.__name__, sys._getframe(1).f_code)
+            host_edits.require_one_rank(run_epoch.__name__, sys._getframe(1).f_code)
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
@@ -73,8 +74,8 @@ class _Epoch:
 
     def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
         arguments = call.arguments
-        self.run, self.model = run, metrics.argument(call, "model")
-        self.loader = history.loader_of(arguments)
+        self.run, self.model = run, argument(call, "model")
+        self.loader = loader_of(arguments)
         self.number = arguments.get("epoch")
         self.validates = bool(arguments.get("validate"))
         self.place = f"epoch {self.number} {'validation' if self.validates else 'train'}"
@@ -101,13 +102,13 @@ class _Epoch:
             steps = len(self.loader)
         self.steps = steps
         if self.validates:
-            metrics.take_share(call)
+            take_share(call)
         elif self.done_before:
-            metrics.argument(call, "num_steps")
+            argument(call, "num_steps")
             # Those that are left; a number, since DROID's accepts no None.
             call.arguments["num_steps"] = max(0, steps - self.done_before)
         elif call.arguments.get("num_steps", 0) is None:
-            loader = metrics.argument(call, "data_loader") if self.loader is None else self.loader
+            loader = argument(call, "data_loader") if self.loader is None else self.loader
             self.part.total = len(loader)
 
     def _progress(self) -> progress_bar.Progress:
@@ -160,7 +161,7 @@ class _Epoch:
                 step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
-        """The hooks of the epoch's steps."""
+        """Yield the hooks of the epoch's steps."""
         options = self.run.options
         yield self.pace
         if self.run.output.pictures is not None and not self.validates:
@@ -216,7 +217,7 @@ class _Epoch:
                     print_clean(text)
             log = {**log, **paced}
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
-                getattr(self.run.built.loaders.get("train"), "let_go", lambda: None)()
+                getattr(self.run.built.loaders.get("train"), "drop_iterator", lambda: None)()
         return (log, *rest) if isinstance(result, tuple) else log
 
     def _require_steps(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import HostFiles, weights
+from robomimic_ddp.checkpoint import HostFiles, torch_save
 from robomimic_ddp.distributed import atomic_files, main_rank
 from robomimic_ddp.training import run as _run
 
@@ -17,9 +17,9 @@ _FILE_OPERATIONS = ("shutil", "os", "posix")
 
 
 def save(obj: Any, path: Any) -> None:
-    """`torch.save(obj, path)`, atomically: see `weights.save`."""
+    """`torch.save(obj, path)`, atomically: see `torch_save.save`."""
     files = _host_files()
-    (weights.save if files is None else files.save)(obj, path)
+    (torch_save.save if files is None else files.save)(obj, path)
     _keep_for_evaluation(Path(os.path.abspath(path)))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import env, parallel_mode
+from robomimic_ddp.config import env, host_edits, parallel_mode
 from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import module_key as keys
 from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.training import run as _run
 
@@ -27,24 +27,38 @@ def cuda_device() -> torch.device:
 
 
 def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
-    """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
+    """Return the net, trained in parallel by the present run's mode: DDP, DataParallel or one
+    device.
 
     The net keeps its class, methods and parameter names. `module_key` keeps it under the attribute
     `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
     """
-    net = weights.accept_any_layout(_run.parallelise(net))
-    return weights.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
+    net = keys.accept_any_layout(_parallelise(net))
+    return keys.accept_any_layout(keys.ModuleKey(net)) if module_key else net
+
+
+def _parallelise(net: nn.Module) -> nn.Module:
+    run = _run.current()
+    if run is None:
+        host_edits.require_whole()
+        return net
+    if run.plan.mode == "single":
+        run.built.nets.append(net)
+        return net
+    ddp_options = wrap.ddp_options(run.options, net)
+    run.built.nets.append(wrap.parallelise(net, run.plan.mode, ddp_options))
+    return net
 
 
 def scale_lr(lr: float) -> float:
-    """The learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
+    """Return the learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
     run = _run.current()
     return lr if run is None else run.scale_lr(lr)
 
 
 def over_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Collective in a training step: the mean over ranks of a statistic of each rank's batch, such
-    as the weight of a loss, as a constant of the same shape and dtype.
+    """Collective in a training step: return the mean over ranks of a statistic of each rank's
+    batch, such as the weight of a loss, as a constant of the same shape and dtype.
 
     Without gradients, too: what a step logs, such as TD3-BC's loss of an actor that waits for its
     turn, is that of all ranks. `value` itself on one rank, outside a run, and where the host

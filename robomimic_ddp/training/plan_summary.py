@@ -23,8 +23,8 @@ _HOSTS_SCHEDULE = "multistep"
 
 
 def beginning(run: Any) -> Iterator[str]:
-    """What is decided before the host prints anything, reads data and makes nets; the whole plan
-    comes before training.
+    """Yield what is decided before the host prints anything, reads data and makes nets; the whole
+    plan comes before training.
     """
     yield "\n============= robomimic-ddp: plan ============="
     yield run.plan.describe()
@@ -50,7 +50,7 @@ def lines(run: Any) -> Iterator[str]:
     for pair in dict.fromkeys(run.built.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
         chosen = run.settings.sources["lr_scaling"] != "default"
-        resumes = run.resume.found is not None and run.resume.found.kind == "state"
+        resumes = run.resume.source is not None and run.resume.source.kind == "state"
         yield learning_rate.describe(*pair, *rules, chosen, resumes)
     loader = run.built.loaders.get("train")
     yield from _schedule(run, loader)
@@ -111,7 +111,7 @@ def _rollouts(run: Any) -> Iterator[str]:
 
 
 def _disk(run: Any) -> Iterator[str]:
-    """The warning where the run's files do not fit; nets of unknown size are small."""
+    """Yield the warning where the run's files do not fit; nets of unknown size are small."""
     parameters = sum(p.numel() for net in run.built.nets for p in net.parameters())
     save = tree.at(run.config, "experiment.save") or {}
     epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs") or 0
@@ -154,7 +154,7 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
 
 
 def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
-    """What more samples in a step mean for the number of steps."""
+    """Yield what more samples in a step mean for the number of steps."""
     times = f"{plan.batches_per_step:g}"
     if plan.shortening != 1:
         steps = (

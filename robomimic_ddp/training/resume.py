@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint, files
-from robomimic_ddp.config import env, relaunch
+from robomimic_ddp.config import env, resume_command
 from robomimic_ddp.distributed import (
     atomic_files,
     entry_point,
@@ -33,8 +33,8 @@ from robomimic_ddp.training import run_inputs
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.found`.
-    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is no error.
+    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`.
+    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is not an error.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
@@ -48,7 +48,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     if not asked and not launch.restart_count:
         return False
 
-    def find() -> tuple[checkpoint.Found | None, bool]:
+    def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
         if launch.restart_count:
@@ -68,7 +68,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         return previous, stopped
 
     previous, stopped = main_rank.on_main(find)
-    run.resume.found = previous
+    run.resume.source = previous
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
@@ -89,15 +89,15 @@ def hint_on_failure(run: _run.Run) -> Iterator[None]:
     to resume, unless torchrun starts the ranks again by itself.
     """
     try:
-        with entry_point.if_launcher_dies(functools.partial(say_resumable, run)):
+        with entry_point.if_launcher_dies(functools.partial(print_resume_command, run)):
             yield
     except Exception as error:
         if not isinstance(error, (CheckpointError, Stopped)):
-            say_resumable(run)
+            print_resume_command(run)
         raise
 
 
-def say_resumable(run: _run.Run) -> None:
+def print_resume_command(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
@@ -106,12 +106,12 @@ def say_resumable(run: _run.Run) -> None:
     directory, restarts = run.output.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
-        text = how_to(what)
+        text = with_resume_command(what)
         print_clean(text, file=sys.stderr)
         env.keep_resume_note(text)
 
 
-def how_to(what: str) -> str:
+def with_resume_command(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
     return f"{what}. Resume with:\n  {command()}"
 
@@ -121,18 +121,18 @@ def command() -> str:
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
     where = env.python_path(), interpreter, env.working_folder()
-    return relaunch.resume_command(launch, words, *where)
+    return resume_command.build(launch, words, *where)
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:
-    """The launch environment and the words that started this process, as far as known."""
+    """Return the launch environment and the words that started this process, as far as known."""
     try:
         return env.read_launch_env(), env.command_line()
     except LaunchError:  # somebody has changed the launcher's variables since
         return env.LaunchEnv(), []
 
 
-def forget_requeue(resumed: checkpoint.Found) -> None:
+def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
         (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
@@ -141,18 +141,18 @@ def forget_requeue(resumed: checkpoint.Found) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """The state to resume from, or None. What is as large as a net stays with the main rank, and
-    is lent to the others. Collective the first time, which is where the host makes its run
+    """Return the state to resume from, or None. What is as large as a net stays with the main rank,
+    and is lent to the others. Collective the first time, which is where the host makes its run
     directory: by then no other job writes there.
     """
     resumed = run.resume
-    if resumed.found is None or resumed.found.kind != "state":
+    if resumed.source is None or resumed.source.kind != "state":
         return None
     if resumed.saved is None:
         box: dict[str, Any] = {}
 
         def read() -> None:
-            box["state"], notes = checkpoint.read(resumed.found.directory)
+            box["state"], notes = checkpoint.read(resumed.source.directory)
             for note in notes:
                 print_clean(f"warning: {note}", file=sys.stderr)
 
@@ -164,15 +164,10 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
     return resumed.saved
 
 
-def release(run: _run.Run) -> None:
-    """Frees the saved state's memory, once its tensors are in the model."""
-    run.resume.saved = None
-
-
 def restored(name: str, default: Any) -> Any:
-    """The value that the host's variable `name` had when the run was saved, or `default`. The name
-    is remembered, so that its value is saved from now on. Collective only in a host that makes no
-    run directory in its train(): the state is read here then.
+    """Return the value that the host's variable `name` had when the run was saved, or `default`.
+    The name is remembered, so that its value is saved from now on. Collective only in a host that
+    makes no run directory in its train(): the state is read here then.
 
     A dictionary gets the saved entries over its own.
     """
@@ -225,7 +220,9 @@ def keep_config(run: _run.Run) -> None:
     except OSError:
         return
     if changed and write_config(run, "config.json.old"):
-        print_clean("config.json has changed; the run's config before is config.json.old beside it")
+        print_clean(
+            "config.json has changed; the run's config before is config.json.old in its folder"
+        )
 
 
 def write_config(run: _run.Run, name: str) -> bool:
@@ -255,7 +252,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
     done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
-        f"run in {run.resume.found.directory}"
+        f"run in {run.resume.source.directory}"
     )
     yield from notes
     old, new = saved["world_size"], run.plan.world_size
@@ -281,7 +278,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
 
 
 def another_run(directory: Path, differences: list[str]) -> CheckpointError:
-    """The error where the saved weights would be trained on as something else."""
+    """Return the error where the saved weights would be trained on as something else."""
     lines = "".join(f"\n  {line}" for line in differences)
     return CheckpointError(
         f"the run in {directory} was another one:{lines}\nExpected the same normalisation, action "

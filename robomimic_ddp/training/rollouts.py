@@ -58,7 +58,7 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
 def _on_main(
     play: Callable, call: inspect.BoundArguments, streams: tuple[int, ...], waiting: Any
 ) -> Any:
-    """Collective: the main rank's result, or error, on every rank; videos as `_merged` has them."""
+    """Collective: return the main rank's result, or error; videos as `_merged` has them."""
     played: Future = Future()
     if group.is_main():
         name = play.__name__
@@ -78,7 +78,7 @@ def _on_main(
 
 
 def _episodes(call: inspect.BoundArguments) -> int:
-    """The requested number of episodes, at least 1, for the main rank."""
+    """Return the requested number of episodes, at least 1, for the main rank."""
     episodes = call.arguments["num_episodes"]
     if not isinstance(episodes, int) or episodes < 1:
         raise RobomimicDDPError(
@@ -99,7 +99,7 @@ def _announce(episodes: int) -> None:
 
 
 def _listed(episodes: range) -> str:
-    """The episodes' numbers; for many, the first, the last, and their number."""
+    """Return the episodes' numbers; for many, the first, the last, and their number."""
     if len(episodes) <= _MOST_LISTED:
         return ", ".join(str(episode) for episode in episodes) or "none"
     first = ", ".join(str(episode) for episode in episodes[:3])
@@ -128,7 +128,8 @@ def _seeded(envs: Any, numbers: Sequence[int], streams: tuple[int, ...], stack: 
 
 
 def _merged(result: Any, episodes: int, waiting: Any) -> Any:
-    """Collective: the host's result for the episodes of all ranks, its statistics equal on each.
+    """Collective: return the host's result for the episodes of all ranks, its statistics equal on
+    each.
 
     A host returns statistics, {environment: {name: mean over episodes}}, alone or first in a tuple
     with the videos' paths. Only the main rank keeps the paths: DROID hosts remove the videos that

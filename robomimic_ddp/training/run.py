@@ -15,27 +15,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
-from robomimic_ddp.config import env, host_seams
+from robomimic_ddp.checkpoint import RECORD_NAME, RunRecord
+from robomimic_ddp.config import env, host_edits
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
     atomic_files,
     group,
-    parallel,
     signals,
     step_guard,
 )
 from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import plan_summary, step
-from robomimic_ddp.training.run_parts import Built, Output, Progress
+from robomimic_ddp.training import plan_summary
+from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
+from robomimic_ddp.training.step.presets import Prepared
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 
@@ -49,10 +46,10 @@ class Run:
     """The host's."""
     built: Built = field(default_factory=Built)
     resume: Resume = field(default_factory=Resume)
-    steps: step.Prepared | None = None
+    steps: Prepared | None = None
     """How the model takes its steps; None before training."""
     guard: step_guard.StepGuard | None = None
-    """Of optimizers' steps; on several ranks, once training begins."""
+    """Watches optimizers' steps on several ranks, once training begins."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     progress: Progress = field(default_factory=Progress)
@@ -82,7 +79,7 @@ class Run:
         return bool(self.built.nets) or self.plan.several_ranks
 
     def scale_lr(self, lr: float) -> float:
-        """The learning rate for this plan; remembers (before, after) for the printed plan."""
+        """Return learning rate for this plan; remembers (before, after) for the printed plan."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
             p.numel() for net in self.built.nets for p in net.parameters() if p.requires_grad
@@ -92,7 +89,7 @@ class Run:
         return scaled
 
     def describe(self) -> str:
-        """The block that is printed once before training."""
+        """Return the block that is printed once before training."""
         return "\n".join(plan_summary.lines(self))
 
     def print_beginning(self) -> None:
@@ -146,7 +143,7 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 
 
 def current() -> Run | None:
-    """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
+    """Return the run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
 
 
@@ -154,11 +151,13 @@ def draw_into(logger: Any) -> None:
     """Pictures of the present run go to `logger`, the host's DataLogger."""
     run = current()
     if run is not None and group.is_main():
-        run.output.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
+        run.output.pictures = pictures.Pictures(logger, skips_batch=run.resume.source is not None)
 
 
 def facts() -> dict[str, Any]:
-    """What a tracker should know of the present run beside the host's config; {} outside a run."""
+    """Return what a tracker should know of the present run in addition to the host's config; {}
+    outside a run.
+    """
     run = current()
     if run is None:
         return {}
@@ -166,7 +165,7 @@ def facts() -> dict[str, Any]:
     known = {
         "version": robomimic_ddp.__version__,
         **run.settings.record(),
-        "git_commit": verify.commit(host_seams.package_folder(package)),
+        "git_commit": verify.commit(host_edits.package_folder(package)),
     }
     return {"robomimic_ddp": known}
 
@@ -179,26 +178,3 @@ def made_current(run: Run) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def parallelise(net: nn.Module) -> nn.Module:
-    """`net`, made parallel by the present run's mode; unchanged outside a run and on one device."""
-    run = current()
-    if run is None:
-        host_seams.require_whole()
-        return net
-    if run.plan.mode == "single":
-        run.built.nets.append(net)
-        return net
-    of_ddp = parallel.ddp_options(run.options, net)
-    run.built.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
-    return net
-
-
-def share_cores(run: Run) -> None:
-    """Restricts torch to this rank's share of the node's cores.
-
-    Hosts ask for two threads a process. Where a rank has less than that, threads wait for each
-    other in busy loops: two ranks on two cores then took several times as long for a step.
-    """
-    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))

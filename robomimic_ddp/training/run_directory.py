@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env, host_seams
+from robomimic_ddp.config import env, host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
@@ -37,7 +37,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         launch = env.read_launch_env()
         if not group.is_initialized():
-            host_seams.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
+            host_edits.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
         watchdog.reached("run directory")
 
         run, make_paths = _run.current(), functools.partial(get_exp_dir, *args, **kwargs)
@@ -46,7 +46,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         def make() -> Any:
             if run is None:
                 return make_paths()
-            if run.resume.found is None:
+            if run.resume.source is None:
                 paths, directory = _new_directory(run, make_paths)
             else:
                 paths, directory = _found_directory(run, make_paths, expected)
@@ -102,12 +102,12 @@ def _names_expected(caller: FrameType) -> int | None:
 
 def _found_directory(run: _run.Run, make_paths: Callable, expected: int | None) -> tuple[Any, Path]:
     """Main rank: return the paths of the resumed run, `expected` of them, and their folder."""
-    if run.resume.found.kind == "host":
+    if run.resume.source.kind == "host":
         paths = make_paths()
         directory = run_inputs.common_directory(paths)
     else:
-        directory = run.resume.found.directory
-        paths = run.resume.found.paths
+        directory = run.resume.source.directory
+        paths = run.resume.source.paths
         if paths and expected not in (None, len(paths)):
             print_clean(
                 f"warning: {directory / checkpoint.RECORD_NAME} names {len(paths)} paths, and this "

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
-    """What defines the run, as plain values for the state; `items` is `items_of(run)`. Local."""
+    """Local: return what defines the run, as plain values for the state. items: `items_of(run)`."""
     dataset = getattr(run.built.loaders.get("train"), "dataset", None)
     return {
         "config": {
@@ -129,21 +129,21 @@ def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
 
 
 def _planned(place: Mapping[str, Any]) -> dict[str, Mapping]:
-    """The position of each RLDS dataset, by its name in the mixture."""
+    """Return the position of each RLDS dataset, by its name in the mixture."""
     if place.get("kind") == "mixture":
         return {name: member for name, member in place["members"].items() if "data" in member}
     return {"": place} if place.get("kind") == "course" else {}
 
 
 def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
-    """Whether the next samples are the rest of a pass; for RLDS see `_of_windows`."""
+    """Return whether the next samples are the rest of a pass; for RLDS see `_of_windows`."""
     place = saved["ranks"][0]["data"] or {}
     began = {"pass": "samples", "replay": "batches"}.get(place.get("kind"))
     return began is not None and bool(place[began])
 
 
 def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(dotted name, float64 tensor) of each numeric value of nested mappings."""
+    """Yield (dotted name, float64 tensor) of each numeric value of nested mappings."""
     for name, value in tree.named(nest) if isinstance(nest, Mapping) else [("", nest)]:
         with suppress(TypeError, ValueError):  # no numbers
             array = np.asarray(value)
@@ -152,7 +152,7 @@ def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Summaries(Dataset):
-    """Of some items, mean and mean magnitude of arrays that are equal in two reads."""
+    """Mean and mean magnitude of the arrays of some items that are equal in two reads."""
 
     def __init__(self, dataset: Any, indices: list[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -171,8 +171,8 @@ class _Summaries(Dataset):
 
 
 def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
-    """Name -> (mean, mean magnitude) over a fixed sample of train items; None for a dataset without
-    indices, or if reading fails (training raises if it needs the item).
+    """Return name -> (mean, mean magnitude) over a fixed sample of train items; None for a dataset
+    without indices, or if reading fails (training raises if it needs the item).
 
     Local, and called on every rank: some datasets compute and cache statistics at their first read.
     Reads in a worker process if the loader has any; restores the random streams.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import file_check, weights
+from robomimic_ddp.checkpoint import host_checkpoint, safe_load
 from robomimic_ddp.config import paths
 from robomimic_ddp.config.host_config import (
     OUR_KEY,
@@ -39,12 +39,12 @@ def checked(run: Any, host_resumes: bool) -> Iterator[None]:
     package = type(config).__module__.partition(".")[0]
     ckpt_path = config.experiment.get("ckpt_path", None)
     untrusted = None if trusts else ckpt_path
-    reads = weights.read_on_cpu(package, untrusted, before=run.output.writer.flush)
+    reads = host_checkpoint.read_on_cpu(package, untrusted, before=run.output.writer.flush)
     run.built.checkpoints = run.undo.enter_context(reads)
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        unfit = file_check.does_not_fit(ckpt_path, error)
+        unfit = safe_load.does_not_fit(ckpt_path, error)
         if unfit is None:
             raise
         raise unfit from error
@@ -85,7 +85,7 @@ def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> N
         main_rank.on_main(hdf5_validate.check, config)
     checkpoint_path = config.experiment.get("ckpt_path", None)
     if checkpoint_path is not None and not resuming:
-        main_rank.on_main(file_check.check, checkpoint_path, config.algo_name, trusts)
+        main_rank.on_main(safe_load.check, checkpoint_path, config.algo_name, trusts)
 
 
 def _check_output(config: Any) -> None:
@@ -101,12 +101,12 @@ def _check_output(config: Any) -> None:
 
 
 def common_directory(paths: Any) -> Path:
-    """The run directory: the deepest common folder of the paths of `get_exp_dir`."""
+    """Return the run directory: the deepest common folder of the paths of `get_exp_dir`."""
     return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))
 
 
 def experiment_directory(config: Any) -> Path:
-    """The folder of this experiment's run directories, perhaps relative to the host's package."""
+    """Return the folder of this experiment's runs, perhaps relative to the host's package."""
     output = Path(os.path.expanduser(config.train.output_dir))
     if not output.is_absolute():
         import robomimic

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import HostFiles, RunRecord, Writer
+from robomimic_ddp.checkpoint import FoundRun, HostFiles, RunRecord, Writer
 from robomimic_ddp.config import machine
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
@@ -33,6 +33,22 @@ class Built:
     """(configured, scaled) of each call of `api.scale_lr`."""
     checkpoints: list[dict] = field(default_factory=list)
     """Contents of the checkpoints that the host has read; released when training begins."""
+
+
+@dataclass
+class Resume:
+    """What this rank resumes; only `training/resume.py` changes it. `decide` finds the directory,
+    and `saved_state` reads the state when the host makes its run directory.
+    """
+
+    source: FoundRun | None = None
+    """The directory of the resumed run."""
+    config_before: bytes | None = None
+    """Main rank: the config.json of that run, before the host overwrites it."""
+    saved: dict[str, Any] | None = None
+    """The saved state, until it is restored."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Saved variables of the host's train() (`api.restored`), with their values before training."""
 
 
 @dataclass

@@ -24,14 +24,12 @@ from typing import Any
 import torch
 
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import HostFiles, weights
+from robomimic_ddp.checkpoint import HostFiles, host_checkpoint
 from robomimic_ddp.config import (
-    dotlist,
-    entry_options,
     env,
     host_config,
-    host_keys,
-    host_seams,
+    host_config_check,
+    host_edits,
     machine,
     options,
     plan,
@@ -39,6 +37,7 @@ from robomimic_ddp.config import (
 )
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import (
+    comm_hooks,
     entry_point,
     fsdp,
     group,
@@ -52,11 +51,10 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.monitoring import debug, node_messages, progress_bar
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs, step
+from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state_saver import StateSaver
-
-LEARNING_RATE_SUFFIX = "learning_rate.initial"
+from robomimic_ddp.training.step import presets, schedule
 
 
 def distributed(train: Callable) -> Callable:
@@ -77,8 +75,8 @@ def distributed(train: Callable) -> Callable:
         ckpt_path = config.experiment.get("ckpt_path", None)
         fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
         if env.read_launch_env().world_size > 1:
-            host_seams.require_patched_epoch(train)
-        host_keys.require_possible(config)
+            host_edits.require_patched_epoch(train)
+        host_config_check.require_possible(config)
         started = start(config, device.type == "cuda", fine_tuning)
         with started as run, entry_point.at_once(run.output.end):
             device = _use_device(run, device)
@@ -118,11 +116,9 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
     config: the host's. use_cuda: whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
-    notes = entry_options.notes_of(config)
-    requested = notes.command_line_options or dotlist.options()  # a host without a config file
-    resolved = options.resolve(requested, launch.option_texts, notes.file_options)
+    resolved = host_config.options_of(config, launch.option_texts)
     torch_arguments.require_accepted(resolved.values)
-    plan_of = _planner(config, resolved, use_cuda, notes.command_line_keys)
+    plan_of = _planner(config, resolved, use_cuda)
     settings = Settings.of(resolved, plan_of(launch), int(config.train.seed), fine_tuning)
     run = _run.Run(settings, config)
     error: BaseException | None = None
@@ -144,7 +140,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
 
 
 def _planner(
-    config: Any, resolved: options.ResolvedOptions, use_cuda: bool, command_line_keys: Iterable[str]
+    config: Any, resolved: options.ResolvedOptions, use_cuda: bool
 ) -> Callable[[env.LaunchEnv], plan.RunPlan]:
     """Return the function that plans this job for a launcher's environment."""
     gpus, lacks = torch.cuda.device_count(), None
@@ -157,8 +153,8 @@ def _planner(
         visible_gpus=gpus,
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
-        lr_on_command_line=any(key.endswith(LEARNING_RATE_SUFFIX) for key in command_line_keys),
-        data_workers=None if host_config.format_is_rlds(config) else workers,
+        lr_on_command_line=host_config.sets_learning_rate(config),
+        workers=None if host_config.format_is_rlds(config) else workers,
         cores=machine.usable_cores(),
         fsdp_lacks=lacks,
         epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
@@ -166,9 +162,7 @@ def _planner(
 
 
 def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
-    """Collective: enters the process group, compares the job, and returns the settings for this
-    node.
-    """
+    """Collective: enter the process group, compare the job, return the settings for this node."""
     restarts, patience = launch.restart_count, run.plan.timeout_seconds
     joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
     stack.enter_context(joined)
@@ -202,9 +196,9 @@ def _use_device(run: _run.Run, requested: torch.device) -> torch.device:
 
 
 def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | None]:
-    """Collective: the one point at which weights become equal, nets parallel and random streams
-    separate, and a saved state is restored. Returns what proves it (None on one rank, and without
-    `ddp.verify`), and the last epoch that the run has finished before, or None.
+    """Collective: the one point at which weights become equal, nets parallel and random
+    streams separate, and a saved state is restored. Returns what proves it (None on one rank, and
+    without `ddp.verify`), and the last epoch that the run has finished before, or None.
     """
     watchdog.reached("start of training")
     parallel_nets = parallel.parallel_among(host_algo.named_modules(model))
@@ -212,14 +206,15 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
         parallel.state_of(net).name = name
     if run.plan.several_ranks:
         agreement.require_same_model(run, model)
-    _run.share_cores(run)
-    run.settings = step.with_preset(run.settings, bool(run.built.nets))
+    # Where threads have less than a core each, they wait for each other in busy loops.
+    torch.set_num_threads(min(torch.get_num_threads(), run.settings.cores))
+    run.settings = presets.with_preset(run.settings, bool(run.built.nets))
     run.note_settings()
-    run.steps = step.prepare(model, run.options, run.built.nets, run.undo)
-    step.shorten(model, run.plan.shortening, run.undo)
+    run.steps = presets.prepare(model, run.options, run.built.nets, run.undo)
+    schedule.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory with the nets by now, and are read once.
     sums = agreement.make_equal(model) if run.plan.several_ranks else None
-    _print_plan(run, step.added_by_max(run.settings, bool(run.built.nets)))
+    _print_plan(run)
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
@@ -232,7 +227,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
             parallel.state_of(net).build(net, is_equal=True)
     optimizer_ddp.build(model, run.options, run.undo)
     _print_on_main(agreement.make_plain_tensors_equal(model))
-    _print_on_main(step.communicate(optimizer_ddp.reducers(model), run.options))
+    _print_on_main(comm_hooks.communicate(optimizer_ddp.reducers(model), run.options))
     rng.seed_streams(run.settings.seed, run.plan.rank)
     finished = saver.restore()
     run.guard = run.undo.enter_context(step_guard.installed(model))
@@ -243,9 +238,9 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     return verifier, finished
 
 
-def _print_plan(run: _run.Run, added_by_max: str | None) -> None:
-    lines = [run.describe()] if added_by_max is None else [run.describe(), added_by_max]
-    plan_text = plan_summary.fitted("\n".join(lines))
+def _print_plan(run: _run.Run) -> None:
+    added_by_max = presets.added_by_max(run.settings, bool(run.built.nets))
+    plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(), added_by_max])))
     _print_on_main(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 
 
@@ -268,7 +263,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
-    weights.release(run.built.checkpoints)
+    host_checkpoint.release(run.built.checkpoints)
     run.progress.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     saver = StateSaver(run, model)
     run.undo.callback(run.output.writer.close)
@@ -280,7 +275,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         if run.options.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_roots(model))
-            debug.tell_start(nets, run.built.loaders.get("train"), run.plan.device)
+            debug.print_start(nets, run.built.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
                 continue

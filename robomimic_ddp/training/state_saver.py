@@ -1,4 +1,4 @@
-"""What is kept at epochs' ends and where a run is stopped, and how it is put back."""
+"""Saves the state of a run at epochs' ends and where it is stopped, and restores it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import components, resume
+from robomimic_ddp.training import resume, state_components
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
 
@@ -37,9 +37,9 @@ class StateSaver:
         """Main rank: of the thread that writes, and not of the disk: a fault of ours."""
         self.warned_of_copies = False
         run.progress.part = step_logs.EpochPart(self.after_step, self.after_training)
-        self.components = components.of(run, model)
-        run.stopper.last_words = self.leave_marker
-        run.stopper.parting = partial(resume.say_resumable, run)
+        self.components = [kind(run, model) for kind in state_components.KINDS]
+        run.stopper.on_request = self.leave_marker
+        run.stopper.on_lost_launcher = partial(resume.print_resume_command, run)
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
         """Main rank: what defines the run (`identity.of`)."""
@@ -66,7 +66,7 @@ class StateSaver:
         self.defines = identity.of(self.run, items)
         if saved is None:
             return []
-        directory = self.run.resume.found.directory
+        directory = self.run.resume.source.directory
         with checkpoint.restoring("defines", directory):
             differences = list(identity.differences(saved, self.defines, self.run))
         wrong = [difference.text for difference in differences if difference.wrong]
@@ -76,7 +76,7 @@ class StateSaver:
 
     def _restore(self, saved: dict[str, Any] | None, changes: list[str]) -> int | None:
         """Collective: see `restore`. `changes`: lines for the user."""
-        run, resumed = self.run, self.run.resume.found
+        run, resumed = self.run, self.run.resume.source
         if resumed is not None and resumed.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
             main_rank.on_main(resume.trim_history, resumed.directory, epoch)
@@ -85,7 +85,7 @@ class StateSaver:
             if resumed is not None and resumed.kind == "begun":
                 resume.say(f"no epoch was finished: training starts over in {resumed.directory}")
             return None
-        resume.release(run)
+        run.resume.saved = None  # its memory is free once the tensors are in the model
         notes = []
         for component in self.components:
             with checkpoint.restoring(component.name, resumed.directory):
@@ -169,7 +169,7 @@ class StateSaver:
 
     def _write_marker(self, where: str) -> None:
         run = self.run
-        signal = run.stopper.heard or "a signal to another rank"
+        signal = run.stopper.received or "a signal to another rank"
         content = {
             "stopped": where,
             "signal": signal,
@@ -182,7 +182,7 @@ class StateSaver:
             print_clean(
                 f"warning: no requeue marker in {run.output.directory}: {error}", file=sys.stderr
             )
-        print_clean(resume.how_to(f"stopped {where} ({signal})"))
+        print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
     def _save(self) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
@@ -240,7 +240,7 @@ class StateSaver:
         )
 
     def _header(self, best: dict[str, Any]) -> dict[str, Any]:
-        """Return what describes the run in a state, beside its components."""
+        """Return what describes the run in a state, in addition to its components."""
         run = self.run
         return {
             "save_id": uuid.uuid4().hex,
@@ -258,8 +258,8 @@ class StateSaver:
         }
 
     def _best_values(self) -> dict[str, Any]:
-        """The present values of the host's variables that `restored` was asked for, read where they
-        live: among the variables of the function with the epoch loop.
+        """Return the present values of the host's variables that `restored` was asked for, read
+        where they live: among the variables of the function with the epoch loop.
         """
         names = set(self.run.resume.variables)
         frame = sys._getframe(1)
@@ -274,7 +274,7 @@ class StateSaver:
         return {}
 
 
-def _state_of(component: components.Component, saved: dict[str, Any]) -> Any:
+def _state_of(component: state_components.Component, saved: dict[str, Any]) -> Any:
     """Return a component's state for this rank; None if the saved run had fewer ranks."""
     if not component.per_rank:
         return saved[component.name]

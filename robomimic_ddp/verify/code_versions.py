@@ -15,28 +15,28 @@ import torch
 
 import robomimic_ddp
 from robomimic_ddp import files
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 
 
 def software(host_package: str | None) -> dict[str, str]:
     """Versions, and digests of our source files and of the package `host_package` ("robomimic"):
     nodes may have separate checkouts, with different edits.
     """
-    found = {
+    versions = {
         "robomimic_ddp version": robomimic_ddp.__version__,
         "torch version": torch.__version__,
         "numpy version": numpy.__version__,
         "Python version": platform.python_version(),
         "robomimic_ddp's code": source_digest(Path(robomimic_ddp.__file__).parent),
     }
-    folder = host_seams.package_folder(host_package)
+    folder = host_edits.package_folder(host_package)
     if folder is not None:
-        found[f"the host's code ({host_package})"] = source_digest(folder)
-    return found
+        versions[f"the host's code ({host_package})"] = source_digest(folder)
+    return versions
 
 
 def commit(folder: Path | None) -> str | None:
-    """The git commit that the package in `folder` belongs to; None where git does not know it."""
+    """Return the git commit of the package in `folder`; None where git does not know it."""
     if folder is None:
         return None
     git = ["git", "-C", str(folder)]
@@ -49,7 +49,7 @@ def commit(folder: Path | None) -> str | None:
 
 
 def source_digest(folder: Path) -> str:
-    """Digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
+    """Return digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):
         with suppress(OSError):  # a pipe, or a link that leads nowhere: Python imports neither

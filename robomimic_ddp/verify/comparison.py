@@ -48,15 +48,15 @@ class Evidence:
         """Collective: raises VerifyError on all ranks: other places, or the first difference."""
         text = repr(list(self.equal.items())).encode()
         digest = hashlib.blake2b(text, digest_size=16).digest()
-        distinct = {one.what: one.value for one in self.different if one.value is not None}
+        distinct = {item.what: item.value for item in self.different if item.value is not None}
         summary = _Summary(self.when, digest, distinct, tuple(self.complaints))
         summaries = group.gather_objects(summary)
         _require_one_place(summaries)
         _require_no_complaints(self.when, summaries)
-        if len({one.digest for one in summaries}) > 1:
+        if len({summary.digest for summary in summaries}) > 1:
             self._name_the_difference()
         # A rank may lack one: nodes may have unequal numbers of GPUs.
-        causes = {one.what: one.cause for one in self.different}
+        causes = {item.what: item.cause for item in self.different}
         for what in dict.fromkeys(what for summary in summaries for what in summary.different):
             values = [summary.different.get(what) for summary in summaries]
             _require_distinct(self.when, what, causes.get(what, ""), values)
@@ -81,7 +81,7 @@ class Evidence:
 
 
 def odd_ranks(values: list) -> list[int]:
-    """The ranks that differ from the most frequent value (from rank 0's in a tie)."""
+    """Return the ranks that differ from the most frequent value (from rank 0's in a tie)."""
     usual = Counter(values).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value != usual]
 
@@ -99,7 +99,7 @@ def _hint(hints: Mapping[str, str], name: str) -> str:
 
 
 def _require_one_place(summaries: list) -> None:
-    places = [getattr(one, "when", "elsewhere in the job") for one in summaries]
+    places = [getattr(summary, "when", "elsewhere in the job") for summary in summaries]
     if len(set(places)) > 1:
         raise VerifyError(
             f"the ranks are at different places of the job: {_shown(places)}; rank(s) "
@@ -110,10 +110,10 @@ def _require_one_place(summaries: list) -> None:
 
 
 def _require_no_complaints(when: str, summaries: list[_Summary]) -> None:
-    said = [one.complaints for one in summaries]
-    complaint = next((text for complaints in said for text in complaints), None)
+    by_rank = [summary.complaints for summary in summaries]
+    complaint = next((text for complaints in by_rank for text in complaints), None)
     if complaint is not None:
-        ranks = [rank for rank, complaints in enumerate(said) if complaint in complaints]
+        ranks = [rank for rank, complaints in enumerate(by_rank) if complaint in complaints]
         raise VerifyError(f"{when}, on rank(s) {ranks}: {complaint}")
 
 
@@ -129,13 +129,13 @@ def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
 
 
 def _shown(values: list) -> str:
-    """Each rank's value; for many ranks the first of each value, with their number."""
+    """Return each rank's value; for many ranks the first of each value, with their number."""
     if len(values) <= _MOST_SHOWN:
         return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))
-    held = Counter(values).most_common()
+    counts = Counter(values).most_common()
     shown = [
         f"{times} rank(s), first rank {values.index(value)}: {str(value)[:80]}"
-        for value, times in held[:_MOST_SHOWN]
+        for value, times in counts[:_MOST_SHOWN]
     ]
-    more = len(held) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more values" if more else "")
+    unlisted = len(counts) - len(shown)
+    return "; ".join(shown) + (f"; and {unlisted} more values" if unlisted else "")

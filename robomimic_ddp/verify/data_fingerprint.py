@@ -27,7 +27,7 @@ HINTS = {
     "samples would be repeated and missed. Seed it with train.seed.",
 }
 _REPEATS_THAT_TELL = 10
-"""Repeated samples that are no chance (below 1e-9) if a pass has no sample twice."""
+"""Repeated samples that are not due to chance (below 1e-9) where a pass has no sample twice."""
 _FIRST_BATCHES = 4
 """A host may take a batch or two before it trains."""
 
@@ -38,8 +38,8 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
         return {}
     dataset = getattr(loader, "dataset", None)
     items: dict[str, Hashable] = {"train dataset: number of samples": length(dataset)}
-    for name, held in statistics(dataset).items():
-        items[f"train dataset: {name}"] = None if held is None else digest(held)
+    for name, values in statistics(dataset).items():
+        items[f"train dataset: {name}"] = None if values is None else digest(values)
     items["train dataset: bytes of its files"] = fingerprint(dataset)
     items["train loader"] = type(loader).__name__
     items["train loader: batch size"] = getattr(loader, "batch_size", None)
@@ -48,13 +48,13 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
 
 
 def statistics(dataset: Any) -> dict[str, Any]:
-    """Name -> normalisation statistics of the dataset, or None."""
+    """Return name -> normalisation statistics of the dataset, or None."""
     names = ("action_normalization_stats", "obs_normalization_stats")
-    found = {name: getattr(dataset, name, None) for name in names}
+    by_name = {name: getattr(dataset, name, None) for name in names}
     for name in names if hasattr(dataset, "is_rlds") else ():  # ours: from the index
-        if found[name] is None:
-            found[name] = getattr(dataset, f"get_{name}", lambda: None)()
-    return found
+        if by_name[name] is None:
+            by_name[name] = getattr(dataset, f"get_{name}", lambda: None)()
+    return by_name
 
 
 def length(sized: Any) -> int | None:
@@ -66,7 +66,7 @@ def length(sized: Any) -> int | None:
 
 
 def files_of(dataset: Any) -> Iterator[Path]:
-    """The files that a dataset reads: HDF5, mixtures of those, RLDS."""
+    """Yield the files that a dataset reads: HDF5, mixtures of those, RLDS."""
     for part in getattr(dataset, "datasets", None) or ():
         yield from files_of(part)
     path = getattr(dataset, "hdf5_path", None)
@@ -76,8 +76,9 @@ def files_of(dataset: Any) -> Iterator[Path]:
 
 
 def fingerprint(dataset: Any) -> str | None:
-    """Digest of the sizes of the files and of samples of their bytes, since nodes may have separate
-    copies; None if no file is known. Reads at most 4 MB. An unreadable file counts by its error.
+    """Return the digest of the sizes of the files and of samples of their bytes, since nodes may
+    have separate copies; None if no file is known. Reads at most 4 MB. An unreadable file counts by
+    its error.
     """
     files = list(files_of(dataset))
     if not files:
@@ -97,15 +98,21 @@ def fingerprint(dataset: Any) -> str | None:
 
 
 def order_items(loader: Any) -> dict[str, Hashable]:
-    """The order of the current pass, which is equal on all ranks."""
-    found = getattr(loader, "order_digest", None)
-    return {} if found is None else {"the order of the present pass over the data": found()}
+    """Return the order of the current pass, which is equal on all ranks."""
+    order_digest = getattr(loader, "order_digest", None)
+    return (
+        {}
+        if order_digest is None
+        else {"the order of the present pass over the data": order_digest()}
+    )
 
 
 def share(loader: Any) -> list[Different]:
     """This rank's share of the current pass."""
-    found = getattr(loader, "telling_digest", lambda: None)()
-    return [Different("the share of the data", found, "Ranks would train on the same samples.")]
+    share_digest = getattr(loader, "telling_digest", lambda: None)()
+    return [
+        Different("the share of the data", share_digest, "Ranks would train on the same samples.")
+    ]
 
 
 class TrainedBatches:
@@ -146,7 +153,7 @@ class TrainedBatches:
         self._latest = present
 
     def items(self) -> dict[str, Hashable]:
-        """Numbers of batches and samples, which are equal on all ranks."""
+        """Return the numbers of batches and samples, which are equal on all ranks."""
         repeated = self.repeats_in_a_row
         return {
             "number of training batches in the epoch": self.batches,
@@ -157,7 +164,7 @@ class TrainedBatches:
         }
 
     def complaints(self, loader: Any) -> list[str]:
-        """A line if the same batch is repeated although a pass has every sample once."""
+        """Return a line if the same batch is repeated although a pass has every sample once."""
         if not (self._same and self.repeats >= _REPEATS_THAT_TELL and _without_repeats(loader)):
             return []
         return [
@@ -167,7 +174,7 @@ class TrainedBatches:
 
 
 def _without_repeats(loader: Any) -> bool:
-    """Whether the loader has each sample once in a pass, and several batches."""
+    """Return whether the loader has each sample once in a pass, and several batches."""
     return bool(getattr(loader, "each_sample_once", False)) and (length(loader) or 0) > 1
 
 
@@ -188,8 +195,9 @@ class FirstBatch:
         return [Different("the first batch", digest(samples) if is_telling else None, cause)]
 
     def complaints(self, loader: Any) -> list[str]:
-        """A line if most of its samples are those that the loader gave in one of its first batches,
-        and some are not. Where most are not, the dataset numbers its samples in another way.
+        """Return a line if most of its samples are those that the loader gave in one of its first
+        batches, and some are not. Where most are not, the dataset numbers its samples in another
+        way.
         """
         share = getattr(loader, "share_of_pass", None)
         if share is None or self._index is None or self._index.ndim != 1:
@@ -211,7 +219,7 @@ class FirstBatch:
 
 
 def _columns(batch: Any) -> tuple[np.ndarray | None, Any]:
-    """The samples' numbers in the dataset, and their actions."""
+    """Return the samples' numbers in the dataset, and their actions."""
     if not isinstance(batch, Mapping):
         return None, None
     index = batch.get("index")

@@ -20,7 +20,7 @@ from torch.autograd import Variable
 from robomimic_ddp.distributed import fsdp, group, host_algo
 
 _ROUNDING = 1e-5
-"""Of a sum of gradients in 32 bits, relative to the sum of their magnitudes."""
+"""The rounding of a sum of gradients in 32 bits, relative to the sum of their magnitudes."""
 _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 NOT_FINITE = "mean not proven: overflow"
 """Why nothing is proven in this step, as later steps may."""
@@ -53,9 +53,9 @@ class GradientMeans:
     def __init__(self, named: _Named, sent_as: torch.dtype | None = None) -> None:
         self._named, self._sent_as = named, sent_as
         self._own = [torch.zeros(2, dtype=torch.float64)] * len(named)
-        """Of this rank's gradient: the sum, and that of the magnitudes."""
+        """The sum of each of this rank's gradients, and that of its magnitudes."""
         self._reduced = list(self._own)
-        """Of the averaged gradient, when the last backward pass was done."""
+        """The same of each averaged gradient, when the last backward pass was done."""
         self._in_pass = False
         self._undo = ExitStack()
         for index, (_, parameter) in enumerate(named):
@@ -104,11 +104,13 @@ class GradientMeans:
         local, reduced = (_on_cpu(sums) for sums in (self._own, self._reduced))
         return self._compared(reduced[:, 0], group.sum_over_ranks(local))
 
-    def _compared(self, reduced: torch.Tensor, own: torch.Tensor) -> tuple[str | None, list[str]]:
-        """`reduced`: the sum of each averaged gradient; `own`: both sums, added over ranks."""
+    def _compared(
+        self, reduced: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[str | None, list[str]]:
+        """`reduced`: the sum of each averaged gradient; `totals`: both sums, added over ranks."""
         ranks = group.world_size()
-        means, magnitudes = (own / ranks).T
-        if not bool(torch.isfinite(own).all()):
+        means, magnitudes = (totals / ranks).T
+        if not bool(torch.isfinite(totals).all()):
             return NOT_FINITE, []
         if not len(self._named) or not bool(magnitudes.any()):
             return _ALL_ZERO, []
@@ -125,7 +127,7 @@ class GradientMeans:
         return None, []
 
     def _allowed(self, parameter: torch.Tensor) -> torch.Tensor:
-        """What rounding may change, relative and absolute, when each rank's part is added."""
+        """Return what rounding may change, relative and absolute, when ranks' parts are added."""
         kinds = [parameter.dtype, self._sent_as or parameter.dtype]
         infos = [torch.finfo(kind) for kind in kinds]
         ranks = group.world_size()

@@ -13,8 +13,8 @@ HINT = (
 
 
 class PlainNumbers:
-    """Those of one rank. Left out is what only other things than training steps change on some
-    rank, such as a policy's count of the actions that it has played.
+    """The plain numbers of one rank, without those that something other than training steps changes
+    on some rank, such as a policy's count of the actions that it has played.
 
     Floats that training changes count as changed: a loss that is noted differs between ranks.
     """

@@ -26,7 +26,7 @@ class Streams(NamedTuple):
 
     @classmethod
     def now(cls) -> Streams:
-        """Of torch's CPU and current CUDA generators, numpy's and Python's global ones."""
+        """Return the states of torch's CPU and current CUDA generators, numpy's and Python's."""
         states: dict[str, Any] = {"torch's random state (CPU)": torch.get_rng_state()}
         if torch.cuda.is_initialized():
             states["torch's random state (GPU)"] = torch.cuda.get_rng_state()

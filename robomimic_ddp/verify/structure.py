@@ -53,11 +53,11 @@ def require_same_weights(algo: Any) -> None:
 def state_sums(algo: Any) -> dict[str, tuple[int, int]]:
     """Checksums of every parameter and buffer of the nets and of the averaged copy, by name."""
     named = host_algo.named_state(algo)
-    return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
+    return dict(zip((name for name, _ in named), checksums(tensor for _, tensor in named)))
 
 
 def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
-    """(name, net) of every net that was made parallel and has something to train."""
+    """Return (name, net) of every net that was made parallel and has something to train."""
     return [
         (name, module)
         for name, module in parallel.parallel_among(host_algo.named_modules(algo))
@@ -78,8 +78,10 @@ def structure_items(algo: Any) -> dict[str, Hashable]:
     for optimizer_name, optimizer in host_algo.named_optimizers(algo):
         for number, entry in enumerate(optimizer.param_groups):
             place = f"optimizer {optimizer_name}, group {number}"
-            held = tuple(names.get(id(parameter), "none of nets'") for parameter in entry["params"])
-            items[f"{place}: parameters"] = held
+            members = tuple(
+                names.get(id(parameter), "none of nets'") for parameter in entry["params"]
+            )
+            items[f"{place}: parameters"] = members
             for key in sorted(entry):
                 if isinstance(entry[key], NUMBERS) and key not in ("lr", "initial_lr"):
                     items[f"{place}: {key}"] = entry[key]
@@ -109,9 +111,9 @@ def plain_tensor_items(algo: Any) -> dict[str, tuple]:
 
 
 def uncovered(algo: Any) -> list[str]:
-    """A complaint when a trainable parameter is in no parallel net and in no optimizer, beside
-    parallel nets: a net that was replaced; or where no optimizer is known. Elsewhere that is a
-    target network.
+    """Return a complaint when a trainable parameter is in no parallel net and in no optimizer,
+    where there are parallel nets: a net that was replaced; or where no optimizer is known.
+    Elsewhere that is a target network.
     """
     covered = {
         id(parameter)
@@ -141,7 +143,7 @@ def uncovered(algo: Any) -> list[str]:
 
 
 def nested(algo: Any) -> list[str]:
-    """A complaint when nets contain a DataParallel or DistributedDataParallel that is not ours."""
+    """Return a complaint when nets contain a DataParallel or DDP that is not ours."""
     for name, module in host_algo.named_modules(algo):
         if isinstance(module, (DataParallel, DistributedDataParallel)):
             return [
@@ -161,9 +163,9 @@ def unreduced(algo: Any) -> Iterator[str]:
         if state.parallel is None or isinstance(state.parallel, DataParallel):
             continue
         known = {id(parameter) for parameter in state.reduced}
-        for own, parameter in module.named_parameters():
+        for key, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in known:
-                yield f"{name}.{own} {_LATE}"
+                yield f"{name}.{key} {_LATE}"
         syncs = getattr(state.parallel, "require_backward_grad_sync", True)
         if not syncs and not state.accumulating:
             yield (
@@ -185,19 +187,19 @@ _LATE = (
 
 
 def _averaged_by(optimizer: Any) -> list:
-    made = optimizer_ddp.of(optimizer)
-    return [] if made is None else made.reduced
+    averaging = optimizer_ddp.of(optimizer)
+    return [] if averaging is None else averaging.reduced
 
 
 def foreign(algo: Any) -> Iterator[str]:
     """Complaints: optimizers with parameters of replaced nets, parallel nets without optimizer."""
     mine = {id(parameter) for _, parameter in host_algo.named_parameters(algo)}
-    held: set[int] = set()
+    optimized: set[int] = set()
     for name, optimizer in host_algo.named_optimizers(algo):
-        own = host_algo.held_by(optimizer)
-        held.update(map(id, own))
+        parameters = host_algo.held_by(optimizer)
+        optimized.update(map(id, parameters))
         known = mine.union(map(id, _averaged_by(optimizer)))
-        strangers = sum(id(parameter) not in known for parameter in own)
+        strangers = sum(id(parameter) not in known for parameter in parameters)
         if strangers:
             yield (
                 f"optimizer {name} updates {strangers} parameter(s) that are in none of the "
@@ -205,7 +207,7 @@ def foreign(algo: Any) -> Iterator[str]:
                 "after the optimizer was made. Make the optimizer from the nets that are trained."
             )
     for name, module in parallel_nets(algo):
-        if not any(id(parameter) in held for parameter in module.parameters()):
+        if not any(id(parameter) in optimized for parameter in module.parameters()):
             yield (
                 f"no optimizer has a parameter of {name}: it would never be trained. Give it to "
                 "an optimizer, or set requires_grad=False on its parameters to keep it frozen."
@@ -213,7 +215,7 @@ def foreign(algo: Any) -> Iterator[str]:
 
 
 def gradient_hint(algo: Any) -> str:
-    """Why reduced gradients may differ, as this rank sees it."""
+    """Return why reduced gradients may differ, as this rank sees it."""
     nets = parallel_nets(algo)
     unused = [name for name, net in nets if parallel.state_of(net).training_forwards == 0]
     if unused:

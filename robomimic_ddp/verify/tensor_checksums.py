@@ -54,7 +54,7 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     places: dict[torch.device, list[int]] = {}
     for place, pair in enumerate(sums):
         places.setdefault(pair.device, []).append(place)
-    found: list[tuple[int, int]] = [(0, 0)] * len(sums)
+    results: list[tuple[int, int]] = [(0, 0)] * len(sums)
     for on_device in places.values():
         pairs = torch.stack([sums[place] for place in on_device])
         rows = [row for row, place in enumerate(on_device) if place in sharded]
@@ -62,8 +62,8 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
             parts = [sharded[on_device[row]] for row in rows]
             pairs[rows] = fsdp.sum_over_shards(pairs[rows], parts)
         for place, (plain, weighted) in zip(on_device, pairs.tolist()):
-            found[place] = (plain, weighted)
-    return found
+            results[place] = (plain, weighted)
+    return results
 
 
 def digest(nest: Any) -> str:
@@ -97,7 +97,7 @@ def digest(nest: Any) -> str:
 
 
 def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:
-    """Digest of the `sums` of tensors by name."""
+    """Return the digest of the `sums` of tensors by name."""
     return hashlib.blake2b(repr(list(sums.items())).encode(), digest_size=16).hexdigest()
 
 
@@ -143,13 +143,13 @@ def _of_rows(
 
 
 def _by_position(values: torch.Tensor) -> torch.Tensor:
-    """The sum of each value times its position."""
+    """Return the sum of each value times its position."""
     return (values * torch.arange(len(values), device=values.device)).sum()
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bits in the order of its elements, as int32 words if the size allows. In sums of
-    64-bit words two changes of the highest bit, a float's sign, would cancel.
+    """Return the tensor's bits in the order of its elements, as int32 words if the size allows. In
+    sums of 64-bit words two changes of the highest bit, a float's sign, would cancel.
     """
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     if flat.storage_offset() % 4:  # a slice may start anywhere; int32 words must be aligned

@@ -57,7 +57,7 @@ class Verifier(step_hooks.StepHook):
         self.proven: dict[str, bool | None] = dict(NOT_PROVEN)
         """What the first steps have shown: averaged gradients of equal bits on all ranks, which
         are the mean of the ranks' own, and random streams (of noise and timesteps) that differ.
-        None: not come to it.
+        None: not tested yet.
         """
         named = [*host_algo.named_parameters(algo), *host_algo.outside_nets(algo)]
         self._names = {id(parameter): name for name, parameter in named}
@@ -67,13 +67,13 @@ class Verifier(step_hooks.StepHook):
         self._before_batch: Callable[[], None] | None = None
         """Called before the epoch's first training batch, or forward."""
         self._means: dict[str, gradient_means.GradientMeans] = {}
-        """Of each optimizer whose gradients are still to be compared."""
+        """Optimizer whose gradients are still to be compared -> their sums."""
         self._without_mean: list[str] = []
         """Why gradients of an optimizer were not compared with the mean."""
         self._are_changed = False
         """Whether the host changes averaged gradients before its step, as clipping does."""
         self._drawn = DrawnNumbers()
-        self._is_told = False
+        self._is_printed = False
         self._unstepped: set[str] = set()
         """Optimizers before their first step."""
         self._numbers = PlainNumbers(algo)
@@ -94,7 +94,9 @@ class Verifier(step_hooks.StepHook):
         self._add_structure(evidence)
         self._add_state(evidence, sums)
         named = list(host_algo.named_optimizer_state(self.algo))
-        evidence.equal.update(zip((name for name, _ in named), checksums(one for _, one in named)))
+        evidence.equal.update(
+            zip((name for name, _ in named), checksums(tensor for _, tensor in named))
+        )
         self._streams = [Streams.now()]
         evidence.different = self._streams[0].different()
         evidence.require()
@@ -133,9 +135,9 @@ class Verifier(step_hooks.StepHook):
         Running means differ between ranks by design, and so they change on all; those of layers
         that normalise with the samples of all ranks are equal.
         """
-        found, shared = self._buffer_sums(), self._shared_buffers()
+        sums, shared = self._buffer_sums(), self._shared_buffers()
         items: dict[str, Hashable] = {}
-        for name, value in found.items():
+        for name, value in sums.items():
             change = "unchanged" if value == self._buffers.get(name) else "changed"
             items[f"buffer {name}"] = value if name in shared else change
         Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
@@ -185,23 +187,23 @@ class Verifier(step_hooks.StepHook):
             for prefix, nets in host_algo.named_roots(self.algo)
             for name, buffer in nets.named_buffers()
         ]
-        return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
+        return dict(zip((name for name, _ in named), checksums(tensor for _, tensor in named)))
 
     def _passes(self) -> dict[str, int]:
-        """How often the ranks have met so far: in a net's forward, in an optimizer's backward."""
+        """Return how often the ranks have met: in a net's forward, in an optimizer's backward."""
         nets = structure.parallel_nets(self.algo)
         counts = {
             f"training forwards of {name}": parallel.state_of(net).training_forwards
             for name, net in nets
         }
         counts.update(
-            (f"backward passes for optimizer {one.name}", one.training_forwards)
-            for one in optimizer_ddp.among(self.algo)
+            (f"backward passes for optimizer {averaging.name}", averaging.training_forwards)
+            for averaging in optimizer_ddp.among(self.algo)
         )
         return counts
 
     def _shared_buffers(self) -> set[str]:
-        """Names of the buffers of layers such as torch's SyncBatchNorm, which know a group."""
+        """Return names of buffers of layers such as torch's SyncBatchNorm, which know a group."""
         return {
             f"{prefix}.{name}.{buffer}"
             for prefix, nets in host_algo.named_roots(self.algo)
@@ -273,9 +275,9 @@ class Verifier(step_hooks.StepHook):
         """Collective: averaged gradients of equal bits, the mean of the ranks' own; one order of
         the data; random streams, numbers that were drawn and shares of the data that differ.
         """
-        held = [one for entry in optimizer.param_groups for one in entry["params"]]
-        reduced = [one for one in held if one.grad is not None]
-        sums = dict(zip(map(id, reduced), checksums(one.grad for one in reduced)))
+        parameters = host_algo.held_by(optimizer)
+        reduced = [parameter for parameter in parameters if parameter.grad is not None]
+        sums = dict(zip(map(id, reduced), checksums(parameter.grad for parameter in reduced)))
         hints = {**HINTS, "gradient of": structure.gradient_hint(self.algo)}
         evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
@@ -283,7 +285,7 @@ class Verifier(step_hooks.StepHook):
         if self.trained.first is not None:
             evidence.complaints += self.trained.first.complaints(self.train_loader)
             evidence.different += self.trained.first.different()
-        for parameter in held:
+        for parameter in parameters:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
@@ -311,10 +313,10 @@ class Verifier(step_hooks.StepHook):
         return means.compare()
 
     def _print_first(self) -> None:
-        """Tells once, on the main rank, what the first steps have proven."""
-        if self._is_told or not self.proven["gradients_equal"]:
+        """Print once, on the main rank, what the first steps have proven."""
+        if self._is_printed or not self.proven["gradients_equal"]:
             return
-        self._is_told = True
+        self._is_printed = True
         changed = " (then clipped)" if self._are_changed else ""
         gradients = f"gradients are the mean over {group.world_size()} ranks{changed}"
         if self._without_mean:

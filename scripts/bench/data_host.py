@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.data.rlds.schema.actions import convert_part
 from robomimic_ddp.data.rlds.schema.features import flat_features
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from scripts.bench.data_set import DataJob, open_dataset
@@ -23,6 +22,13 @@ def plain_resize(frames: Any, target: tuple[int, int], name: str) -> Any:
     tf = import_tensorflow()
     resized = tf.image.resize(frames, target, name.partition("_")[0], antialias=name != "bilinear")
     return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+
+
+def rotation_rows(tf: Any, angles: Any) -> Any:
+    """DROID's six numbers of a rotation: rows 0 and 1 of Rz @ Ry @ Rx, of angles [T, 3]."""
+    (a, b, c), (d, e, f) = (tf.unstack(turn(angles), axis=-1) for turn in (tf.sin, tf.cos))
+    first = [f * e, f * b * a - c * d, f * b * d + c * a]
+    return tf.stack([*first, c * e, c * b * a + f * d, c * b * d - f * a], -1)
 
 
 class HostPipeline:
@@ -86,7 +92,8 @@ class HostPipeline:
 
     def _in_one_form(self, episode: Tree) -> Tree:
         tf, fields, steps = self.tf, self.fields, flat_features(episode)
-        parts = [convert_part(steps[p.source], p, tf) for p in fields.actions.values()]
+        columns = [(p, steps[p.source][:, p.start : p.stop]) for p in fields.actions.values()]
+        parts = [rotation_rows(tf, values) if p.rotation else values for p, values in columns]
         actions = tf.concat([tf.cast(part, tf.float32) for part in parts], -1)
         length = tf.shape(actions)[0]
         states = [tf.cast(steps[part.source], tf.float32) for part in fields.low_dim.values()]

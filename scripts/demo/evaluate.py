@@ -97,7 +97,7 @@ class _Episode:
     def act(self, chunk: np.ndarray) -> None:
         """Carries out `chunk` [Ta, 10]: position, 6-D rotation, gripper; metres, 0 to 1."""
         for number, action in enumerate(chunk):
-            angles = convert(action[3:9], "rot_6d", "euler_xyz", np)
+            angles = convert(action[3:9], "rot_6d", "euler_xyz")
             self.simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
             if self.film is not None:
                 self.film.step()

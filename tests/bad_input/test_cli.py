@@ -140,7 +140,7 @@ PLOTS = (
     ("another file", "{folder}/other", ("line 1", "epoch")),
     ("not text", "{folder}/binary", (FILE_NAME, "UTF-8")),
     ("no picture", "{folder}/run -o {folder}/curves.xyz", ("curves.xyz", "png")),
-    ("no ending", "{folder}/run -o {folder}/curves", ("no ending", "-o curves.png")),
+    ("no ending", "{folder}/run -o {folder}/curves", ("is not supported", "-o curves.png")),
     ("onto a folder", "{folder}/run -o {folder}/empty.png", ("empty.png", "cannot be written")),
     ("below a file", "{folder}/run -o {folder}/cli.txt/a.png", ("cli.txt", "cannot be written")),
 )

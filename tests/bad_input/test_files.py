@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from robomimic_ddp import cli, files
-from robomimic_ddp.checkpoint import lock, run_search, state_file
+from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
-from robomimic_ddp.config import command_line, json_config, option_values
+from robomimic_ddp.config import early_checks, json_config, option_values
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -102,7 +102,7 @@ def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
         heartbeat.read(put("run/heartbeats/rank0.json").parents[1])
     with pytest.raises(PatchError, match="is damaged"):
         record.load(put(f"host/{record.NAME}").parent)
-    assert run_search.read_record(put("run/ddp.json").parent) is None
+    assert run_record.read_record(put("run/ddp.json").parent) is None
     if make is not deep:
         put("host/train.py")
         assert source_digest(tmp_path / "host") == source_digest(tmp_path / "set")
@@ -177,15 +177,15 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     target = tmp_path / target
     (tmp_path / "file").write_text("the user's")
     run = tmp_path / "run"
-    for name in (lock.NAME, history.FILE_NAME, run_search.RECORD_NAME, run_search.REQUEUE_NAME):
+    for name in (lock.NAME, history.FILE_NAME, run_record.RECORD_NAME, run_record.REQUEUE_NAME):
         link(run / name, target)
     link(run / heartbeat.FOLDER / "rank0.tmp", target)
     with pytest.raises(WriteError):
         lock.take(run)
     with pytest.raises(OSError):
         history.append(run, {})
-    run_search.RunRecord(run, {}).write()
-    run_search.write_requeue(run, {})
+    run_record.RunRecord(run, {}).write()
+    run_record.write_requeue(run, {})
     beat = heartbeat.Heartbeat(run, 0, 1, "cpu", lambda: 0)
     beat.write()
     assert heartbeat.read(run) and (tmp_path / "file").read_text() == "the user's"
@@ -301,4 +301,4 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
 
 def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
     large(tmp_path / "train.py")
-    assert command_line.text_of(tmp_path / "train.py") == ""
+    assert early_checks.text_of(tmp_path / "train.py") == ""

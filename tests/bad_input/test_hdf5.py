@@ -110,7 +110,7 @@ STRUCTURE = (
         data(lambda file: [file["data"].__delitem__(name) for name in list(file["data"])]),
         ("has no episodes", "data/demo_0"),
     ),
-    Case("hdf5: no env_args", data(no_env_args), ("env_args", "missing or no JSON")),
+    Case("hdf5: no env_args", data(no_env_args), ("env_args", "missing or not a JSON")),
     Case("hdf5: env_args no JSON", data(attribute("data", "env_args", "{")), ("env_args", "JSON")),
     Case(
         "hdf5: unknown filter key",

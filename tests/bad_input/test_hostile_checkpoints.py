@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from robomimic_ddp import cli
-from robomimic_ddp.checkpoint import file_check, state_file
+from robomimic_ddp.checkpoint import safe_load, state_file
 from robomimic_ddp.errors import CheckpointError
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
@@ -104,7 +104,7 @@ def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
         errors.append(capsys.readouterr().err)
         assert errors[-1].count("robomimic-ddp: ") == 1
     with pytest.raises(CheckpointError) as caught:
-        file_check.check(path, "bc")
+        safe_load.check(path, "bc")
     assert not path.with_name("out.pth").exists()
     return [*errors, str(caught.value)]
 
@@ -172,7 +172,7 @@ ARCHIVES = {
     gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
     behind_a_program: "before or behind its archive",
-    several_disks: "is no checkpoint of torch",
+    several_disks: "is not a checkpoint of torch",
     deep_key: "levels deep",
 }
 
@@ -221,6 +221,6 @@ def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
     odd = net(torch.zeros(1).to(torch.float8_e4m3fn), config=config, variable_state="epoch")
     odd["model"][1] = 2
     torch.save(odd, tmp_path / "odd.pth")
-    file_check.check(tmp_path / "odd.pth", "bc")
+    safe_load.check(tmp_path / "odd.pth", "bc")
     assert cli.main(["ckpt", "show", str(tmp_path / "odd.pth")]) == 0
     assert "experiment None" in capsys.readouterr().out

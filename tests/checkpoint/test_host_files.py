@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import HostFiles, Writer, weights
+from robomimic_ddp.checkpoint import HostFiles, Writer, torch_save
 from robomimic_ddp.errors import CheckpointError
 
 
@@ -23,7 +23,7 @@ def test_files_have_the_bytes_of_a_save_at_once(files, tmp_path):
     weight = torch.ones(100)
     content = {"model": {"nets": {"w": weight}, "again": weight[:3]}, "best": {"walk": 0.5}}
     (tmp_path / "at_once").mkdir()
-    weights.save(content, tmp_path / "at_once" / "last.pth")
+    torch_save.save(content, tmp_path / "at_once" / "last.pth")
     files.save(content, tmp_path / "last.pth")
     files.copyfile(tmp_path / "last.pth", tmp_path / "last_bak.pth")
     assert not (tmp_path / "last.pth").exists(), "the state of the moment comes first"

@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import snapshot, state_file
-from robomimic_ddp.checkpoint.snapshot import Buffers, Snapshot, Writer
+from robomimic_ddp.checkpoint import background_writer, state_file
+from robomimic_ddp.checkpoint.background_writer import Writer
+from robomimic_ddp.checkpoint.snapshot import Buffers, Snapshot
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_what_waits_is_replaced_and_training_goes_ahead(files):
 
 
 def test_held_files_come_after_the_others_of_their_moment(files):
-    files.put("last", torch.zeros(1), held=True)
+    files.put("last", torch.zeros(1), deferred=True)
     copied = []
     assert files.writer.also("last", lambda: copied.append(list(files.written)))
     files.put("state", torch.ones(1))
@@ -171,7 +172,7 @@ def test_an_error_is_told_and_the_next_file_written(files, error):
 
 
 def test_a_disk_that_hangs_keeps_no_process(files, monkeypatch):
-    monkeypatch.setattr(snapshot, "EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(background_writer, "EXIT_SECONDS", 0.1)
     busy(files, torch.zeros(1))
     assert not files.writer.flush(0.1)
     files.writer.close()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from robomimic_ddp import cli
 from robomimic_ddp.commands.bench import command, report
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.errors import LaunchError
 from tests.hosts import ROOT, environment
 
 
@@ -83,6 +86,16 @@ def test_a_missing_config_and_a_host_that_is_not_patched(config, tmp_path, capsy
     assert "no such file" in capsys.readouterr().err
     assert cli.main(["bench", "--config", config, "--ranks", "1"]) == 1
     assert "run `robomimic-ddp apply` on it" in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_a_training_that_fails_shows_its_last_lines(tmp_path, monkeypatch, capsys):
+    fails = [sys.executable, "-c", "print(*range(40), sep='\\n'); raise SystemExit(3)"]
+    job = SimpleNamespace(quiet=fails, added={})
+    monkeypatch.setattr(command.torchrun, "command", lambda *_: job)
+    with pytest.raises(LaunchError, match="on 1 rank ended with exit code 3, so there is no speed"):
+        command.train(Settings(config="cfg.json", gpus=1), tmp_path / "run")
+    assert capsys.readouterr().err.split() == [str(number) for number in range(25, 40)]
 
 
 @pytest.mark.bad_input

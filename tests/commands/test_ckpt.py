@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from robomimic_ddp import cli
-from robomimic_ddp.checkpoint import file_check, state_file
+from robomimic_ddp.checkpoint import safe_load, state_file
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.errors import CheckpointError
 
@@ -215,7 +215,7 @@ def test_what_hosts_keep_is_allowed(zipped, tmp_path):
     }
     path = tmp_path / "model.pth"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    read = file_check.read_known(path, "model.pth")
+    read = safe_load.read_known(path, "model.pth")
     assert torch.equal(read.pop("model")["weight"], torch.ones(2))
     for name in ("columns", "text", "empty"):
         array, expected = read.pop(name), content[name]
@@ -268,7 +268,7 @@ def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content
     monkeypatch.chdir(tmp_path)
     torch.save({"model": content}, "odd.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(CheckpointError, match=words):
-        file_check.read_known(Path("odd.pth"), "odd.pth")
+        safe_load.read_known(Path("odd.pth"), "odd.pth")
     assert not Path("hacked").exists()
 
 
@@ -301,7 +301,7 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
     for data in disguise(*files):
         Path("odd.pth").write_bytes(data)
         try:
-            read = file_check.read_known(Path("odd.pth"), "odd.pth")
+            read = safe_load.read_known(Path("odd.pth"), "odd.pth")
             assert torch.equal(read["model"]["weight"], torch.ones(2))
         except CheckpointError as error:
             assert re.search("asks for|cannot be read|no checkpoint", str(error))
@@ -361,10 +361,10 @@ def test_training_does_not_begin_from_weights_that_are_no_numbers(tmp_path, part
     model = {"nets": {"a.mask": mask, "a.step": torch.arange(2)}, "ema": {"a.weight": mask[0]}}
     content = {"algo_name": "diffusion_policy", "config": "{}", "model": model}
     torch.save(content, path)
-    file_check.check(path, "diffusion_policy")
+    safe_load.check(path, "diffusion_policy")
     model[part][key] = torch.tensor([1.0, value])
     torch.save(content, path)
     with pytest.raises(
         CheckpointError, match=rf"diverged.pth contains NaN .*such as {part}\.{key}:"
     ):
-        file_check.check(path, "diffusion_policy")
+        safe_load.check(path, "diffusion_policy")

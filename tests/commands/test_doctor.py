@@ -229,48 +229,69 @@ def doctor(*arguments, folder=""):
     )
 
 
+BROKEN = "raise OSError('libcudart.so: cannot open')"
+
+
+def package_in(folder, name, text):
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(text)
+
+
+def test_the_command_runs_every_check_where_torch_is_broken(tmp_path):
+    package_in(tmp_path, "torch", BROKEN)
+    done = doctor("--json", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    findings = {item["check"]: item for item in json.loads(done.stdout)}
+    assert findings["torch"]["level"] == "fail"
+    assert "libcudart.so" in findings["torch"]["message"]
+    assert {"versions", "rlds", "shared memory", "cores", "network", "host"} <= findings.keys()
+
+
+def found_by(check, package, folder, monkeypatch):
+    """(level, text) of the worst that the check says of the package as `folder` has it."""
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
+    return worst(check(context(packages={package: probe(package)})))
+
+
 @pytest.mark.parametrize(
     "package, text, check, words",
     [
-        ("torch", "raise OSError('libcudart.so: cannot open')", "torch", "libcudart.so"),
-        ("torch", "import os; os.kill(os.getpid(), 11)", "torch", "exit code -11"),
-        ("diffusers", "from huggingface_hub import cached_download", "versions", "hub<0.26"),
+        ("torch", "import os; os.kill(os.getpid(), 11)", software.check_torch, "exit code -11"),
+        (
+            "diffusers",
+            "from huggingface_hub import cached_download",
+            software.check_versions,
+            "hub<0.26",
+        ),
     ],
 )
-def test_a_package_that_cannot_be_imported_is_a_finding(tmp_path, package, text, check, words):
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_text(text)
-    done = doctor("--json", folder=tmp_path)
-    assert done.returncode == 1, done.stderr
-    (finding,) = [
-        item
-        for item in json.loads(done.stdout)
-        if item["check"] == check and item["level"] == "fail"
-    ]
-    assert words in finding["message"] + finding["remedy"]
+def test_a_package_that_cannot_be_imported_is_a_finding(
+    package, text, check, words, tmp_path, monkeypatch
+):
+    package_in(tmp_path, package, text)
+    level, said = found_by(check, package, tmp_path, monkeypatch)
+    assert level == FAIL and words in said
 
 
-def test_tensorflow_need_not_be_installed():
+def test_tensorflow_need_not_be_installed(monkeypatch):
     folder = ROOT / "tests" / "without_tensorflow"
     alone = {"PYTHONPATH": str(folder)}
     done = subprocess.run([sys.executable, "-c", "import tensorflow"], env=alone, check=False)
     assert done.returncode == 1
-    findings = json.loads(doctor("--json", folder=folder).stdout)
-    (rlds,) = (item for item in findings if "frames resized by numba" in item["message"])
-    assert rlds["level"] == "ok" and not any("ensorflow is" in item["message"] for item in findings)
+    level, said = found_by(software.check_rlds, "tensorflow_datasets", folder, monkeypatch)
+    assert level == OK and "frames resized by numba" in said and "ensorflow is" not in said
 
 
-def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
+def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     """Its Python files without the compiled library that fits: as after a wrong pip install."""
     shutil.copytree(
         Path(importlib.util.find_spec("torchvision").origin).parent,
         tmp_path / "torchvision",
         ignore=lambda folder, names: [name for name in names if not name.endswith(".py")],
     )
-    done = doctor("--json", folder=tmp_path)
-    assert done.returncode == 1, done.stderr
-    (finding,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
-    assert "operator torchvision::nms does not exist" in finding["message"]
+    level, said = found_by(software.check_torch, "torchvision", tmp_path, monkeypatch)
+    assert level == FAIL and "operator torchvision::nms does not exist" in said
+    monkeypatch.delenv("PYTHONPATH")
     assert "error" not in probe("torchvision")
 
 

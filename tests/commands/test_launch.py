@@ -355,7 +355,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
         if "scripts" not in name or text is not None:
             file.write_text(text or "")
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    monkeypatch.setattr(checks.command_line, "job_config", lambda *_: None)  # it imports the host
+    monkeypatch.setattr(checks.early_checks, "job_config", lambda *_: None)  # it imports the host
     monkeypatch.syspath_prepend(tmp_path)
     words = ["--config", config(), "--gpus", "2", "--module", f"robomimic.scripts.{module}"]
     code, _, err = launch(*words)

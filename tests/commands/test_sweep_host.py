@@ -81,8 +81,8 @@ def test_worker_and_training_are_killed_in_mid_trial(
         make(tmp_path / name, config, "train.seed=1", "ddp.preset=safe")
         for name in ("uninterrupted", "killed")
     ]
-    assert "begins on the CPU" in finish(host_copy, sweeps[0].directory, *TWO_RANKS)
-    worker = start(host_copy, sweeps[1].directory, *TWO_RANKS)
+    assert "begins on the CPU" in finish(host_copy, sweeps[0].directory)
+    worker = start(host_copy, sweeps[1].directory)
     while not any(len(entry.curve()) >= 2 for entry in sweeps[1].trials()):
         assert worker.poll() is None, (sweeps[1].directory / "worker.txt").read_text()
         time.sleep(0.01)
@@ -90,10 +90,9 @@ def test_worker_and_training_are_killed_in_mid_trial(
     assert trainings
     kill([psutil.Process(worker.pid), *trainings])
     assert [entry.state for entry in sweeps[1].trials()] == ["running"]
-    assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory, *TWO_RANKS)
+    assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory)
     for sweep in sweeps:
         require_trained_once(sweep, 4)
-        assert all(read_file(entry.run() / STATE)["world_size"] == 2 for entry in sweep.trials())
     require_same(*sweeps)
 
 

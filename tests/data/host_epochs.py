@@ -43,5 +43,5 @@ class Host:
         if self.held:
             self.iterator = iterator
         else:
-            self.loader.let_go()
+            self.loader.drop_iterator()
         return taken

@@ -111,7 +111,7 @@ def test_an_odd_structure_is_one_error_with_its_place(data, place, value, words)
 def test_names_that_are_not_utf8_are_written_out(data):
     with h5py.File(data, "r+") as file:
         file["data"].create_group(b"demo_\xff")
-    with pytest.raises(DataError, match=r"data/demo_\\xff is no name of an episode"):
+    with pytest.raises(DataError, match=r"data/demo_\\xff is not the name of an episode"):
         look(data, "top")
     with h5py.File(data, "w") as file:
         file.create_group(b"dat\xff")
@@ -235,7 +235,7 @@ def stored_elsewhere(file, kind):
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("raw", "passwd', which is no HDF5 file"), ("virtual", "which is not there")],
+    [("raw", "passwd', which is not an HDF5 file"), ("virtual", "which is not there")],
 )
 def test_numbers_of_other_files_are_not_taken_for_zeros(data, kind, words):
     with h5py.File(data, "r+") as file:

@@ -66,7 +66,7 @@ def test_several_ranks_lose_and_repeat_nothing(make, held, steps):
         whole.epoch(steps)
         position = whole.loader.position()
         resumed = Host(several(make(), rank), held)
-        resumed.loader.go_to(position, WORLD, 1)
+        resumed.loader.seek(position, WORLD, 1)
         for _ in range(2):
             assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
         assert whole.loader.position() == resumed.loader.position()
@@ -80,7 +80,7 @@ def test_one_rank_loses_and_repeats_nothing(make, held, steps):
     whole.epoch(steps)
     position = whole.loader.position()
     resumed = Host(one(make()), held)
-    resumed.loader.go_to(position, 1, 1)
+    resumed.loader.seek(position, 1, 1)
     for _ in range(2):
         assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
 
@@ -91,7 +91,7 @@ def test_one_rank_whose_workers_have_moved_the_sampler(steps):
     whole.epoch(steps)
     position = whole.loader.position()
     resumed = Host(one(OwnStream(), workers=1), held=True)
-    resumed.loader.go_to(position, 1, 1)
+    resumed.loader.seek(position, 1, 1)
     assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
 
 
@@ -102,7 +102,7 @@ def test_an_order_that_cannot_be_found_again_is_refused(make):
     whole.epoch(3)
     resumed = make(OwnStream(seed=1))
     with pytest.raises(CheckpointError, match="the sampler OwnStream gives another order"):
-        resumed.go_to(whole.loader.position(), WORLD if make is several else 1, 1)
+        resumed.seek(whole.loader.position(), WORLD if make is several else 1, 1)
         iter(resumed)
 
 
@@ -111,6 +111,6 @@ def test_a_place_is_kept_although_a_digest_was_asked_for_before():
     whole.epoch(2)
     resumed = several(OwnStream())
     resumed.order_digest()
-    resumed.go_to(whole.loader.position(), WORLD, 1)
+    resumed.seek(whole.loader.position(), WORLD, 1)
     assert resumed.position() == whole.loader.position()
     assert indices(iter(resumed)) == indices(whole.epoch(3))

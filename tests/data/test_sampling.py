@@ -246,15 +246,15 @@ def test_a_weighted_sampler_that_does_more_is_iterated_not_replaced():
 
 def test_digests_tell_shares_apart_and_orders_alike():
     per_rank = loaders(train_loader, 100, 2, 5, shuffle=True)
-    before = [loader.index_stream_digest(20) for loader in per_rank]
+    before = [loader.digest(20) for loader in per_rank]
     first = [next(iter(loader)).tolist() for loader in per_rank]
     order = order_of(Numbers(100), None, True, 0)(0).tolist()
     assert first == [order[0:10:2], order[1:10:2]]  # asking for the digest took no pass
-    assert before == [loader.index_stream_digest(20) for loader in per_rank]
+    assert before == [loader.digest(20) for loader in per_rank]
     assert len(set(before)) == 2 and len({loader.order_digest() for loader in per_rank}) == 1
     assert per_rank[0].next_pass == 1
     list(per_rank[0])
-    assert per_rank[0].index_stream_digest(20) != before[0]
+    assert per_rank[0].digest(20) != before[0]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_share_tells_ranks_apart_from_ten_samples_on(indices, telling, once):
     assert asked.each_sample_once is once
     assert sampler().telling_digest() == (sampler().digest() if telling else None)
     first = ", ".join(map(str, indices[:5]))
-    assert sampler().holding() == f"{len(indices)} samples, the first of them {first}"
+    assert sampler().describe_share() == f"{len(indices)} samples, the first of them {first}"
     assert asked.current_pass == 0 and list(asked) == indices
     first = asked.order_digest()
     assert first == sampler().order_digest()

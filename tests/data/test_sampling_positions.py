@@ -38,7 +38,7 @@ def test_the_same_ranks_resume_at_the_index(size, batch, steps, held, epochs):
         position = whole.loader.position()
         resumed_loader = sharded(size, 2, rank, batch)
         resumed = Host(resumed_loader, held)  # begun before the position is known, as in train()
-        resumed_loader.go_to(position, 2, epochs)
+        resumed_loader.seek(position, 2, epochs)
         for _ in range(2):
             assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
         assert whole.loader.position() == resumed_loader.position()
@@ -52,9 +52,9 @@ def test_a_stop_after_an_epochs_last_step_ends_its_pass():
         next(iterator)
     position = whole.loader.position()
     assert position["samples"] == 24
-    whole.loader.let_go()
+    whole.loader.drop_iterator()
     resumed = Host(sharded(43, 2, 0, 4), held=False)
-    resumed.loader.go_to(position, 2, 1)
+    resumed.loader.seek(position, 2, 1)
     assert resumed.epoch(0) == []
     assert indices(whole.epoch(3)) == indices(resumed.epoch(3))
 
@@ -76,7 +76,7 @@ def test_another_number_of_ranks_shares_the_rest(size, batch, steps, before, aft
     rest, lengths = [], []
     for rank in range(after):
         loader = sharded(size, after, rank, batch)
-        loader.go_to(positions[0], before, 1)
+        loader.seek(positions[0], before, 1)
         lengths.append(loader.batches_left() * batch)
         own = [index for part in indices(loader) for index in part]
         rest += own
@@ -119,7 +119,7 @@ def test_one_rank_resumes_at_the_bit(held, steps, before_pass_ends):
         torch.manual_seed(9)
         resumed = make()
         rng.restore(streams)
-        resumed.loader.go_to(position, 1, before_pass_ends)
+        resumed.loader.seek(position, 1, before_pass_ends)
         assert [train(resumed) for _ in range(3)] == expected
 
 
@@ -149,7 +149,7 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
             again = iter(resumed) if begun_before else None
             torch.manual_seed(5)
             rng.restore(streams)
-            assert "resumes after" in resumed.go_to(position, 1, 0)
+            assert "resumes after" in resumed.seek(position, 1, 0)
             assert resumed.batches_left() == 10 - position["batches"]
             again = again or iter(resumed)
             assert str(rng.capture()) == str(streams), "the run's streams were moved"
@@ -180,16 +180,16 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
 )
 def test_without_a_place_that_fits_one_rank_begins_a_pass(position, words):
     loader = replayed()
-    assert words in loader.go_to(position, 2, 1)
+    assert words in loader.seek(position, 2, 1)
     assert loader.batches_left() == len(list(loader)) == 10
 
 
-def test_a_replayed_loader_that_is_let_go_is_at_no_place():
+def test_a_dropped_iterator_has_no_position():
     loader = replayed()
     iterator = iter(loader)
     draw(iterator, 2)
     assert loader.position()["batches"] == 2 and loader.position()["batch_size"] == 4
-    loader.let_go()
+    loader.drop_iterator()
     assert loader.position()["batches"] is None and loader.batches_left() == 10
 
 
@@ -208,7 +208,7 @@ def test_batches_left_of_a_sharded_pass():
     next(iterator), next(iterator)
     assert loader.batches_left() == 3
     other = sharded(43, 2, 1, 4)
-    other.go_to(loader.position(), 2, 0)
+    other.seek(loader.position(), 2, 0)
     assert other.batches_left() == 3
     assert len(list(iterator)) == 3 and loader.batches_left() == 5
     place = {"kind": "pass", "pass": 1, "samples": 0, "order": None}
@@ -219,16 +219,16 @@ def test_batches_left_of_a_sharded_pass():
 def test_a_pass_that_no_epoch_has_drawn_from_begins(position):
     loader = sharded(43, 2, 1, 4)
     loader.sampler.next_offset = 8
-    assert loader.go_to(position, 1, 6) == "data: a new pass begins (number 6)"
+    assert loader.seek(position, 1, 6) == "data: a new pass begins (number 6)"
     assert (loader.next_pass, loader.sampler.next_offset) == (6, 0)
-    assert "(number 6)" in loader.go_to(position, 1, 2)
+    assert "(number 6)" in loader.seek(position, 1, 2)
 
 
 def test_what_a_resume_says_of_the_data():
     place = {"kind": "pass", "pass": 2, "samples": 24, "order": None}
     said = "data: pass 2 resumes after 24 of 43 samples"
-    assert sharded(43, 2, 1, 4).go_to(place, 2, 1) == said
-    assert sharded(43, 2, 1, 4).go_to(place, 3, 1) == said + ", the rest split again over the ranks"
+    assert sharded(43, 2, 1, 4).seek(place, 2, 1) == said
+    assert sharded(43, 2, 1, 4).seek(place, 3, 1) == said + ", the rest split again over the ranks"
 
 
 def test_one_rank_sees_the_hosts_own_batches():

@@ -29,7 +29,7 @@ def planned(ranks, configured, cores, **options):
         visible_gpus=0,
         use_cuda=False,
         batch_size=4,
-        data_workers=configured,
+        workers=configured,
         cores=cores,
     )
 

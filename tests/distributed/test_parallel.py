@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed import module_key, parallel
 from robomimic_ddp.errors import WrapError
 
 
@@ -56,7 +55,7 @@ def test_a_net_on_the_cpu_stays_there_beside_a_gpu(monkeypatch):
 
 
 def test_module_key_has_the_names_of_data_parallel():
-    held = parallel.ModuleKey(parallel.parallelise(Net(), "dp"))
+    held = module_key.ModuleKey(parallel.parallelise(Net(), "dp"))
     reference = nn.DataParallel(Net())
     assert list(held.state_dict()) == list(reference.state_dict())
     assert [n for n, _ in held.named_parameters()] == [n for n, _ in reference.named_parameters()]
@@ -114,16 +113,16 @@ def test_parallel_inside_parallel_is_refused(build):
 
 
 @pytest.mark.parametrize("mode", ["single", "dp"])
-@pytest.mark.parametrize("module_key", [True, False])
+@pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("saved_with_key", [True, False])
-def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key):
+def test_checkpoints_load_in_either_key_layout(mode, has_key, saved_with_key):
     source = Net()
     saved = nn.ModuleDict(
         {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
     )
-    net = weights.accept_any_layout(parallel.parallelise(Net(), mode))
-    if module_key:
-        net = weights.accept_any_layout(parallel.ModuleKey(net))
+    net = module_key.accept_any_layout(parallel.parallelise(Net(), mode))
+    if has_key:
+        net = module_key.accept_any_layout(module_key.ModuleKey(net))
     target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})
     state = saved.state_dict()
     kept = dict(state)
@@ -134,7 +133,7 @@ def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key)
 
 
 def test_a_checkpoint_of_another_net_is_still_refused():
-    net = weights.accept_any_layout(parallel.parallelise(Net(), "dp"))
+    net = module_key.accept_any_layout(parallel.parallelise(Net(), "dp"))
     with pytest.raises(RuntimeError, match="layer.weight"):
         net.load_state_dict({"module.other.weight": torch.ones(1)})
     copy.deepcopy(net).load_state_dict(nn.DataParallel(Net()).state_dict())  # as averages are

@@ -21,7 +21,7 @@ from typing import Any
 
 import robomimic.scripts.train as host_train
 
-from robomimic_ddp.checkpoint import weights
+from robomimic_ddp.checkpoint import torch_save
 from robomimic_ddp.training import run
 from tests.e2e.host_entry import train
 from tests.e2e.watched_train import around
@@ -42,7 +42,7 @@ class Killer:
     def install(self) -> None:
         """Puts itself around the host's functions and our save."""
         around(host_train, "algo_factory", self.construct)
-        around(weights, "save", self.save)
+        around(torch_save, "save", self.save)
 
     def construct(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
         model = factory(*args, **kwargs)

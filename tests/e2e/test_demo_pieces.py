@@ -83,7 +83,9 @@ def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
     assert "patched now" in (root / "logs" / "host.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_run_keeps_what_is_complete_and_says_the_same(demo: Any) -> None:
+    """Its pieces: tests/scripts/test_demo_signals.py."""
     root, _ = demo
     before = summary_of(root)
     written = [(root / name).stat().st_mtime_ns for name in ("data", "training", "evaluation.json")]

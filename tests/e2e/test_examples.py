@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from robomimic_ddp.config import host_config
 from tests.e2e.pages import DOCS, commands
 from tests.hosts import FINISHED, ROOT, Host, Result, require_clean, run, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-HDF5 = "example_hdf5"
+NAMES = ["example_hdf5", "example_rlds"]
 
 
 def of_the_page(name: str) -> tuple[list[str], list[str]]:
@@ -23,7 +24,14 @@ def of_the_page(name: str) -> tuple[list[str], list[str]]:
     return shlex.split(lines[place - 1]), shlex.split(lines[place])
 
 
-def write_and_train(name: str, home: Path, host: Host, *, cold: bool) -> Result:
+@pytest.mark.parametrize("name", NAMES)
+def test_the_host_takes_its_config(name: str) -> None:
+    """The quick part of the next test, which is slow."""
+    config = host_config.build_config([f"load_from={ROOT}/configs/{name}.json"])
+    assert config.algo_name == "diffusion_policy" and config.experiment.epoch_every_n_steps == 10
+
+
+def write_and_train(name: str, home: Path, host: Host) -> Result:
     """Runs both commands with `home` as the user's."""
     write, train = of_the_page(name)
     words = [word.replace("~", str(home)) for word in write[1:]]
@@ -32,8 +40,7 @@ def write_and_train(name: str, home: Path, host: Host, *, cold: bool) -> Result:
     train = [word.replace("configs/", f"{ROOT}/configs/") for word in train[3:]]
     module, *arguments = train
     variables = {"HOME": str(home)}
-    options = {"cold": cold, "rlds": name != HDF5, "timeout": 300.0}
-    return torchrun(host, module, *arguments, added=variables, **options)
+    return torchrun(host, module, *arguments, added=variables, cold=True, timeout=300.0)
 
 
 def require_trained(name: str, home: Path, result: Result) -> None:
@@ -60,13 +67,6 @@ print("action of", len(action))
 """
 
 
-def test_its_checkpoint_acts_in_the_unedited_host(plain_host: Host, tmp_path: Path) -> None:
-    """The quick one of the two: a host with a small net. The next test is slow."""
-    result = write_and_train(HDF5, tmp_path, plain_host, cold=False)
-    require_trained(HDF5, tmp_path, result)
-    act_with_the_checkpoint_of(HDF5, tmp_path, plain_host)
-
-
 def act_with_the_checkpoint_of(name: str, home: Path, host: Host) -> None:
     (checkpoint,) = (home / "robomimic-ddp-examples" / "runs" / name).glob("*/last.pth")
     acted = run(host, sys.executable, "-c", ACT, checkpoint)
@@ -75,8 +75,8 @@ def act_with_the_checkpoint_of(name: str, home: Path, host: Host) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [HDF5, "example_rlds"])
-def test_the_commands_run_as_they_are(name: str, tmp_path: Path) -> None:
-    result = write_and_train(name, tmp_path, Host(tmp_path), cold=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_commands_run_and_the_unedited_host_acts(name: str, tmp_path: Path) -> None:
+    result = write_and_train(name, tmp_path, Host(tmp_path))
     require_trained(name, tmp_path, result)
     act_with_the_checkpoint_of(name, tmp_path, Host(tmp_path))

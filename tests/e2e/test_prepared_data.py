@@ -53,4 +53,4 @@ def test_two_ranks_print_one_report_and_one_error(tmp_path):
         ["prepare-data", source, tmp_path / "out", "--size", "12x20", "--workers", "1"],
     ):
         said = run(*words, code=1)
-        assert said.count("tfrecord-00006: record 0 is damaged") == 1, said
+        assert said.count("tfrecord-00006: the episode at byte 0 cannot be used") == 1, said

@@ -31,7 +31,7 @@ def job(host: Host, folder: Path, data: Path, plan: str, *more: str, **options: 
     }
     config = write_config(folder / "cfg.json", make_rlds_config(data, folder / "runs", changes))
     arguments = (plan, folder / "happened", f"load_from={config}", *more)
-    return torchrun(host, "tests.e2e.killed_rlds", *arguments, timeout=400.0, rlds=True, **options)
+    return torchrun(host, "tests.e2e.killed_rlds", *arguments, timeout=400.0, **options)
 
 
 def windows(folder: Path, rank: int, attempt: str = "0") -> list[int]:

@@ -39,7 +39,7 @@ def test_two_ranks_give_the_edited_copys_checkpoint(low_dim_dataset: Path, tmp_p
     arguments = ("run", *SIZES, "robomimic.scripts.train_rlds")
     config = config_for(memory, low_dim_dataset)
     job = ("robomimic_ddp", *arguments, f"load_from={config}")
-    require_clean(torchrun(Host(memory), *job, cold=True))
+    require_clean(torchrun(Host(memory), *job))
     assert snapshot(installed) == before and byte_code(installed) == compiled
     assert not (installed / "scripts" / "train_rlds.py").exists()
 

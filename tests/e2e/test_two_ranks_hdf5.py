@@ -32,7 +32,7 @@ def trained(
     config = make_config("diffusion_policy_images", image_dataset, folder / "runs", UNCACHED)
     file = write_config(folder / "config.json", config)
     watched = ("tests.e2e.watched_train", folder / "reports", "none", "--config", file)
-    result = torchrun(host_copy, *watched, cold=True)
+    result = torchrun(host_copy, *watched)
     require_clean(result)
     paths = [folder / "reports" / f"rank{rank}.json" for rank in range(2)]
     return folder / "runs", result, [json.loads(path.read_text()) for path in paths]
@@ -149,7 +149,7 @@ def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
 ) -> None:
     file = config_file("diffusion_policy", UNCACHED)
     watched = ("tests.e2e.watched_train", tmp_path / "reports", fault, "--config", file)
-    result = torchrun(host_copy, *watched, cold=fault == "step@1")
+    result = torchrun(host_copy, *watched)
     where, rank = fault.split("@")
     assert not result.timed_out, result
     assert result.returncode != 0, result
@@ -182,7 +182,7 @@ def test_a_rank_that_goes_away_ends_the_job(
 ) -> None:
     file = config_file("diffusion_policy")
     watched = ("tests.e2e.watched_train", tmp_path, f"{ending}@1", "--config", file)
-    result = torchrun(host_copy, *watched, cold=ending == "exit")
+    result = torchrun(host_copy, *watched)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     root_cause = result.stderr.partition("Root Cause")[2]
     assert "rank      : 1 " in root_cause and f"exitcode  : {code} " in root_cause, result

@@ -40,7 +40,7 @@ def trained(
     result = torchrun(
         host_copy, "tests.e2e.watched_rlds", folder / "reports", f"load_from={config}",
         f"train.batch_size={BATCH}", f"train.output_dir={folder / 'runs'}",
-        timeout=400.0, cold=True,
+        timeout=400.0,
     )  # fmt: skip
     require_clean(result)
     reports = [json.loads((folder / "reports" / f"rank{k}.json").read_text()) for k in range(2)]
@@ -129,7 +129,7 @@ def test_a_mixture_trains_with_validation(
         host_copy, "robomimic.scripts.train_rlds", f"load_from={config}",
         f"train.data_path={tmp_path / 'data'}", "train.dataset_names=[first,second]",
         "train.sample_weights=[3,1]", "train.num_epochs=1", "experiment.epoch_every_n_steps=4",
-        f"train.output_dir={tmp_path / 'runs'}", timeout=400.0, rlds=True,
+        f"train.output_dir={tmp_path / 'runs'}", timeout=400.0,
     )  # fmt: skip
     require_clean(result)
     assert "25.0% of the samples" in result.stdout
@@ -153,7 +153,7 @@ def test_damaged_episodes_are_left_out_on_request(
         host_copy, "robomimic.scripts.train_rlds", f"load_from={config}", "ddp.skip_corrupt=true",
         f"train.data_path={tmp_path / 'data'}", "train.num_epochs=1",
         "experiment.epoch_every_n_steps=3", f"train.output_dir={tmp_path / 'runs'}",
-        timeout=400.0, rlds=True,
+        timeout=400.0,
     )  # fmt: skip
     require_clean(result)
     said = "1 of 20 episodes of reach_demo/1.1.0 are left out, as they are damaged, cut off"
@@ -176,7 +176,7 @@ def test_bad_data_is_one_clear_error(
         file.write_bytes(file.read_bytes()[:-77])
         settings.append(f"train.data_path={tmp_path / 'data'}")
         expected = str(file)
-    result = torchrun(host_copy, "robomimic.scripts.train_rlds", *settings, rlds=True)
+    result = torchrun(host_copy, "robomimic.scripts.train_rlds", *settings)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     assert expected in result.stderr.partition("Root Cause")[2], result
     assert FINISHED not in result.stdout and not result.abort_texts(), result

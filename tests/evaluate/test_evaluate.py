@@ -81,7 +81,7 @@ def test_an_episode_whose_process_ends_is_played_again(
     fault: str, says: str, job: Job, tmp_path: Path
 ) -> None:
     added = {"POINT_FAULT": f"{fault}:{tmp_path / 'planted'}"}
-    result = job.evaluate("--workers", 2, "--episode-seconds", 20, added=added)
+    result = job.evaluate("--workers", 1 + (fault == "kill"), "--episode-seconds", 20, added=added)
     require_clean(result)
     assert says in " ".join(result.stderr.split()), result
     require_of_training(job.run, (2,))

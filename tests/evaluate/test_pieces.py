@@ -34,7 +34,7 @@ META_OF_DATASET = {**META, "lang": "dummy"}
 )
 def test_the_interval_is_wilsons(successes, episodes, low, high):
     """Expected values of statsmodels' proportion_confint(method="wilson")."""
-    assert evaluation.wilson(successes, episodes) == pytest.approx((low, high), abs=1e-4)
+    assert record.wilson(successes, episodes) == pytest.approx((low, high), abs=1e-4)
 
 
 def write(path: Path, epoch: int | None = 7, weight: float = 0.0, **changes) -> Path:
@@ -137,7 +137,7 @@ def line(path: Path, success: float, episodes: int = 10) -> dict:
     found = read(path)
     log = {"Success_Rate": success, "Return": 1.0}
     same = {"kind": "result", "epoch": found.epoch, "weights": found.weights, "env": "lift"}
-    interval = evaluation.wilson(success * episodes, episodes)
+    interval = record.wilson(success * episodes, episodes)
     return {**same, "episodes": episodes, "checkpoint": "a", "interval": interval, "log": log}
 
 

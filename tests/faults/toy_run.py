@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp import api
-from robomimic_ddp.config import entry_options
+from robomimic_ddp.config import host_config
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import session
 from tests.ranks.toy import Encoder
@@ -156,7 +156,7 @@ class ToyJob(SimpleNamespace):
 def train(job: ToyJob) -> None:
     """Collective: the first epoch."""
     job.reach("config")  # by the variables of the launcher: the group may not be there yet
-    entry_options.attach_notes(job.config, entry_options.Notes(file_options=job.options))
+    host_config.attach_notes(job.config, host_config.Notes(file_options=job.options))
     with ExitStack() as stack:
         present = stack.enter_context(
             session.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)

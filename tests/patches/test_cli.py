@@ -140,9 +140,9 @@ def test_status_shows_a_line_for_each_seam(host, command):
     command("apply", host)
     code, out, _ = command("status", host)
     assert (code, "can be patched" in out) == (0, False)
-    assert "patched: all that was found is in place." in out
-    assert command("diff", host) == (0, "", "patched: all that was found is in place.\n")
-    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert gives" in out
+    assert "patched: every edit is in place." in out
+    assert command("diff", host) == (0, "", "patched: every edit is in place.\n")
+    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert restores" in out
 
 
 def test_one_file_is_not_files(host, command):
@@ -218,9 +218,9 @@ def test_status_does_not_promise_what_revert_refuses(host, capsys):
     assert cli.main(["apply", str(host)]) == 0
     capsys.readouterr()
     cli.main(["status", str(host)])
-    assert "revert gives all back" in capsys.readouterr().out
+    assert "revert restores the originals" in capsys.readouterr().out
     (host / SEAM).write_text((host / SEAM).read_text() + "\n# by hand\n")
     cli.main(["status", str(host)])
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"edited by hand since: {SEAM}" in shown and "gives all back" not in shown
+    assert f"edited by hand since: {SEAM}" in shown and "restores the originals" not in shown
     assert cli.main(["revert", str(host)]) == 1

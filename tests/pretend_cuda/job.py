@@ -1,7 +1,7 @@
-"""Runs a module on the pretend GPUs, once or several times in this process, and marks trainings and
+"""Runs modules on the pretend GPUs, one after the other in this process, and marks trainings and
 their steps in this process's log.
 
-torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json [then --config ...]
+torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json [then MODULE ...]
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 ONE_GPU = "PRETEND_CUDA_ONE_GPU"
 """Each rank sees one GPU, as Slurm's --gpus-per-task=1 shows it."""
 THEN = "then"
-"""Between the arguments of two trainings."""
+"""Between two trainings."""
 
 
 def main() -> None:
-    """Runs the module named first, as `python -m` does."""
+    """Runs each module, as `python -m` does."""
     mark = ctypes.CDLL(None).pretend_mark
     if ONE_GPU in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
@@ -46,14 +46,14 @@ def main() -> None:
 
     DiffusionPolicyUNet.train_on_batch = marked
     mark(b"rank " + os.environ.get("RANK", "0").encode())
-    module, *words = sys.argv[1:]
+    words = sys.argv[1:]
     importlib.invalidate_caches()
     number = 0
     while words:
         end = words.index(THEN) if THEN in words else len(words)
-        sys.argv[:], words = [module, *words[:end]], words[end + 1 :]
+        sys.argv[:], words = words[:end], words[end + 1 :]
         mark(b"training")
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         number += 1
         # torchrun's store remains, and ranks that meet in it again need new names.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)

@@ -24,11 +24,12 @@ STEPS = SAMPLED + 5
 MOST_WAITS = 4
 CHANGES = {"train": {"cuda": True, "num_epochs": 1}, "experiment": {"epoch_every_n_steps": STEPS}}
 
+COMPILED = {"compile": "true"}
 IN_TURN: list[dict[str, Any]] = [
     {},
     {"preset": "safe", "verify": False, "workers": "1"},
     {"preset": "max", "compile": "false"},
-    {"compile": "true"},
+    COMPILED,
     {"precision": "bf16", "activation_checkpointing": True, "comm": "bf16"},
     {"precision": "fp16", "accumulate": 2, "comm": "fp16", "lr_scaling": "linear"},
     {
@@ -55,6 +56,8 @@ SHARDED: list[dict[str, Any]] = [
     {"mode": "fsdp", "verify": False, "fsdp_offload": True},
 ]
 """Without the proof: pretend GPUs compute nothing, and the start-up probe looks at numbers."""
+DEAR = [COMPILED, *SHARDED]
+"""These train without pictures."""
 TUNED = {
     **{"precision": "fp16", "comm": "bf16", "workers": "1"},
     "loader": {"persistent_workers": True},
@@ -93,14 +96,21 @@ def require_well(result, processes, gpus, options: list[Mapping[str, Any]]):
         assert not fast or max(waits) <= MOST_WAITS, (given, waits)
 
 
-def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
+def test_options_in_turn_rlds_resuming_and_fine_tuning(job, config_file, demo_dataset, tmp_path):
     """Ranks see the GPUs in another order; then each its own alone. Checkpoints are of rank 0's.
     The last job is one of scripts/gpu_check.sh: all waits but for numbers that are read are errors.
     """
-    config = json.loads(config_file("diffusion_policy_crops", CHANGES).read_text())
+    host, of_rlds = "robomimic.scripts.train", "robomimic.scripts.train_rlds"
+    config, without_pictures = (
+        json.loads(config_file(variant, CHANGES).read_text())
+        for variant in ("diffusion_policy_crops", "diffusion_policy")
+    )
     # DDP for each optimizer reads many numbers back in each step, so its waits are not counted.
     plain = {"cql": {"preset": "safe"}}
-    configs = [merged(config, {"ddp": given}) for given in [*IN_TURN, *SHARDED]]
+    configs = [
+        merged(without_pictures if given in DEAR else config, {"ddp": given})
+        for given in [*IN_TURN, *SHARDED]
+    ]
     for variant, given in plain.items():
         made = json.loads(config_file(variant, CHANGES).read_text())
         configs.append(merged(made, {"ddp": given}))
@@ -108,13 +118,17 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
     for number, made in enumerate(configs):
         own = {"train": {"output_dir": str(tmp_path / f"runs{number}")}}
         path = write_config(tmp_path / f"config{number}.json", merged(made, own))
-        words += ["--config", str(path), THEN]
+        words += [host, "--config", str(path), THEN]
+    rlds = make_rlds_config(demo_dataset, tmp_path / "rlds", CHANGES)
+    words += [of_rlds, f"load_from={write_config(tmp_path / 'rlds.json', rlds)}"]
+    words += [f"ddp.{name}={text}" for name, text in RLDS.items() if name != "kwargs"]
+    words += [f"ddp.kwargs.{name}={value}" for name, value in RLDS["kwargs"].items()]
     own = {"train": {"output_dir": str(tmp_path / "runs0"), "num_epochs": 2}}
     resumed = write_config(tmp_path / "resumed.json", merged(config, own))
-    words += ["--config", str(resumed), "--resume"]
+    words += [THEN, host, "--config", str(resumed), "--resume"]
     reordered = {"CUDA_VISIBLE_DEVICES": "1,0"}
-    result, processes = job("robomimic.scripts.train", *words, added=reordered)
-    require_well(result, processes, [1, 0], [*IN_TURN, *SHARDED, *plain.values(), {}])
+    result, processes = job(*words, added=reordered)
+    require_well(result, processes, [1, 0], [*IN_TURN, *SHARDED, *plain.values(), RLDS, {}])
     for training in processes[0].trainings[len(IN_TURN) :][: len(SHARDED)]:
         sent = {call.split()[0] for call in training.nccl}
         assert {"all_gather", "reduce_scatter"} <= sent
@@ -132,20 +146,12 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
     tune = write_config(tmp_path / "tune.json", merged(config, tuned))
     reports = tmp_path / "reports"
     reports.mkdir()
-    words = reports, "strict", "robomimic.scripts.train", "--config", tune
+    words = reports, "strict", host, "--config", tune
     result, processes = job("tests.gpu.job", *words, added={ONE_GPU: "1"})
     require_well(result, processes, [0, 1], [TUNED])
     for path in reports.iterdir():
         reads = json.loads(path.read_text())["reads"]
         assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
-
-
-def test_rlds(job, demo_dataset, tmp_path):
-    config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
-    words = [f"load_from={write_config(tmp_path / 'config.json', config)}"]
-    words += [f"ddp.{name}={text}" for name, text in RLDS.items() if name != "kwargs"]
-    words += [f"ddp.kwargs.{name}={value}" for name, value in RLDS["kwargs"].items()]
-    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS])
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

@@ -38,14 +38,14 @@ def train_on_rank(
             del os.environ[name]
     import robomimic.scripts.train as host_train
 
-    from robomimic_ddp.checkpoint import weights
+    from robomimic_ddp.checkpoint import torch_save
     from robomimic_ddp.distributed import entry_point
 
     program, printed = importlib.import_module(module), io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(entry_point, "_end", sys.exit))  # the worker lives on
         stack.enter_context(mock.patch.object(entry_point, "_show", printed.write))
-        for owner, name in ((host_train, "algo_factory"), (weights, "save")):
+        for owner, name in ((host_train, "algo_factory"), (torch_save, "save")):
             stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
         stack.enter_context(mock.patch.object(sys, "argv", ["-", plan, folder, *arguments]))
         stack.enter_context(contextlib.redirect_stdout(printed))

@@ -6,14 +6,14 @@ import contextlib
 
 import torch
 
-from robomimic_ddp.checkpoint import Resume, Writer, state_file
+from robomimic_ddp.checkpoint import Writer, state_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import resume, state_saver
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.run_parts import Output
+from robomimic_ddp.training.run_parts import Output, Resume
 from tests.ranks.toy import make_algo, step
 
 

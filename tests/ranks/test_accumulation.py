@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel, rng
-from robomimic_ddp.training import step
+from robomimic_ddp.training.step import presets
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
 
@@ -65,7 +65,7 @@ def prepared(undo, **options):
     undo.callback(sys.modules.pop, module.__name__)
     algo = Algo()
     nets = [net for _, net in verify.structure.parallel_nets(algo)]
-    step.prepare(algo, Options(accumulate=MICRO_BATCHES, **options), nets, undo)
+    presets.prepare(algo, Options(accumulate=MICRO_BATCHES, **options), nets, undo)
     for net in nets:
         parallel.state_of(net).build(net)
     return algo, nets

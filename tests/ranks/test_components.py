@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import STATE, Found
+from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training import components, state_saver
+from robomimic_ddp.training import state_components, state_saver
 from tests.ranks.pool import RankError
 from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 
 
-class Waits(components.Component):
+class Waits(state_components.Component):
     name, per_rank = "waits", True
 
     def state_dict(self):
@@ -30,8 +30,8 @@ class Waits(components.Component):
 
 def train(directory, waited=None, kinds=(Waits,)):
     """What this rank has waited after it resumed; `waited`: saves this times the rank instead."""
-    found = Found(directory, "state") if waited is None else None
-    added = mock.patch.object(components, "KINDS", (*components.KINDS, *kinds))
+    found = FoundRun(directory, "state") if waited is None else None
+    added = mock.patch.object(state_components, "KINDS", (*state_components.KINDS, *kinds))
     with added, running(directory, found) as run:
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
@@ -55,7 +55,7 @@ def fitted(directory, found=None):
 
 def test_what_a_host_has_fitted_is_as_it_was(ranks, tmp_path):
     first, _ = ranks.run(fitted, tmp_path)
-    assert ranks.run(fitted, tmp_path, Found(tmp_path, "state"), world_size=3) == [first] * 3
+    assert ranks.run(fitted, tmp_path, FoundRun(tmp_path, "state"), world_size=3) == [first] * 3
 
 
 def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, HostFiles, Writer, weights
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, HostFiles, Writer, torch_save
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import CheckpointError
@@ -77,7 +77,7 @@ def test_a_copy_that_cannot_be_replaced_does_not_undo_the_save(ranks, tmp_path):
     reported, of_other = ranks.run(better_each_time, tmp_path)
     assert reported[1:] == of_other[1:] == (True, 2) and of_other[0] == ""
     assert reported[0].count("warning") == 1, "once"
-    assert f"{STATE} is saved, but {BEST} beside it is an older one" in reported[0]
+    assert f"{STATE} is saved, but {BEST} is still an older one" in reported[0]
     assert read_file(tmp_path / STATE)["epoch"] == 2
     assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST, "ddp.json"])
 
@@ -92,7 +92,7 @@ def host_saves(directory, fault):
 
 @pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
 def test_the_hosts_save(ranks, place, fault):
-    weights.save({"epoch": 1}, place / "last.pth")
+    torch_save.save({"epoch": 1}, place / "last.pth")
     with pytest.raises(RankError) as caught:
         ranks.run(host_saves, place, fault)
     reported = caught.value.by_rank[0]

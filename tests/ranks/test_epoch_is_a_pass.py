@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
@@ -35,7 +35,7 @@ def make_loader(kind, folder, cache, batch):
     kwargs = {"dataset": range(SIZE), "batch_size": batch, "shuffle": True, "drop_last": True}
     where = {"rank": group.rank(), "world_size": group.world_size()}
     loader = train_loader(DataLoader, kwargs, **where, seed=3, batch_size_per_rank=batch)
-    return loader if hasattr(loader, "go_to") else ReplayedLoader(loader)
+    return loader if hasattr(loader, "seek") else ReplayedLoader(loader)
 
 
 def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
@@ -56,7 +56,7 @@ def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
 
 def epoch(directory, kind, folder, cache, batch, stop_after, resume_run):
     """The samples of this rank up to the stop, or to the end of the epoch; those of the next."""
-    with running(directory, Found(directory, "state") if resume_run else None) as run:
+    with running(directory, FoundRun(directory, "state") if resume_run else None) as run:
         with rng.kept():
             run.built.loaders["train"] = make_loader(kind, folder, cache, batch)
         saver, algo = state_saver.StateSaver(run, make_algo()), Algo()

@@ -16,12 +16,15 @@ from tests.parity import training
 from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
 from tests.runs import epoch_logs, run_directory
+from tests.tiers import slow_but
 
 pytestmark = pytest.mark.timeout(300)
 OTHERS = [name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_policy"]
+FIRST = {algo: name for name, (algo, _) in reversed(VARIANTS.items()) if name in OTHERS}
+"""Algorithm -> the first of its variants. All are in tests/parity/test_algorithms.py."""
 
 
-@pytest.mark.parametrize("variant", OTHERS)
+@pytest.mark.parametrize("variant", slow_but(FIRST.values(), OTHERS))
 def test_two_ranks_prove_that_gradients_are_equal(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker, tmp_path: Any
 ) -> None:

@@ -259,11 +259,11 @@ def test_the_plans_estimate_of_memory_is_what_torch_holds(ranks):
 # ----- the norm of a gradient in parts
 
 
-def gradient_norms(mode: str) -> list[float]:
+def gradient_norms(mode: str, replicas: int = 1) -> list[float]:
     """Collective: the squared norms of two steps, of which the second one is clipped."""
     algo, norms = make_algo(mode), []
     if mode == "fsdp":
-        fsdp.shard(algo, SHARDED, "cpu")
+        fsdp.shard(algo, replace(SHARDED, fsdp_replicas=replicas), "cpu")
     policy, batch = algo.nets["policy"], torch.arange(8.0).view(2, 4) + group.rank()
     for max_grad_norm in (None, 0.1):
         loss = policy["noise_pred_net"](policy["obs_encoder"](batch)).square().mean()
@@ -271,9 +271,14 @@ def gradient_norms(mode: str) -> list[float]:
     return norms
 
 
-def test_the_norm_of_a_sharded_gradient_is_that_of_the_complete_one(ranks):
-    sharded, complete = (ranks.run(gradient_norms, mode) for mode in ("fsdp", "ddp"))
-    assert sharded[0] == sharded[1]
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_norm_of_a_sharded_gradient_is_that_of_the_complete_one(replicas, ranks):
+    """Each rank has another batch."""
+    sharded, complete = (
+        ranks.run(gradient_norms, *call, world_size=2 * replicas)
+        for call in (("fsdp", replicas), ("ddp",))
+    )
+    assert all(one == sharded[0] for one in sharded)
     assert sharded[0] == pytest.approx(complete[0], rel=1e-5)
     assert complete[0][1] == pytest.approx(0.1**2, rel=1e-4)
     assert complete[0][0] > 0.1**2

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from robomimic_ddp.checkpoint import Found, state_file
+from robomimic_ddp.checkpoint import FoundRun, state_file
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel, rng
-from robomimic_ddp.training import state_saver, step
+from robomimic_ddp.training import state_saver
 from tests.ranks import toy
 from tests.ranks.pool import RankError
 from tests.ranks.running import running
@@ -33,7 +33,9 @@ def sending(algo, **options):
     for _, net in nets:
         parallel.state_of(net).build(net)
     with mock.patch.object(comm_hooks, "POWERSGD_START", START):
-        return step.communicate([parallel.state_of(net) for _, net in nets], Options(**options))
+        return comm_hooks.communicate(
+            [parallel.state_of(net) for _, net in nets], Options(**options)
+        )
 
 
 def bytes_of_steps():
@@ -164,7 +166,7 @@ def train(directory, epochs, found=None, **options):
 
 def resume(directory, epochs, comm):
     """Collective."""
-    return train(directory, epochs, Found(directory, "state"), comm=comm)
+    return train(directory, epochs, FoundRun(directory, "state"), comm=comm)
 
 
 def start(directory, epochs, comm):

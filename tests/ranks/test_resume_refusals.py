@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from robomimic_ddp.checkpoint import STATE, Found, state_file
+from robomimic_ddp.checkpoint import STATE, FoundRun, state_file
 from robomimic_ddp.config import options
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data import sampling
@@ -112,7 +112,7 @@ def saved(ranks, tmp_path):
     ],
 )
 def test_a_difference_that_harms_nothing_is_a_line(ranks, saved, how, line):
-    said, of_other = ranks.run(life, saved, Found(saved, "state"), how)
+    said, of_other = ranks.run(life, saved, FoundRun(saved, "state"), how)
     assert of_other == "" and "resuming training from epoch 2" in said
     usual = ("resuming", "data: pass", "learning rate: 0.01", "config.json has changed", "note:")
     more = [one for one in said.splitlines() if not one.startswith(usual)]
@@ -136,7 +136,7 @@ def test_another_policy_is_refused_and_everything_stays(ranks, saved, how, line)
     before = {path.name: path.read_bytes() for path in saved.glob("*.pth")}
     before["config.json"] = (saved / "config.json").read_bytes()
     with pytest.raises(RankError) as caught:
-        ranks.run(life, saved, Found(saved, "state"), how)
+        ranks.run(life, saved, FoundRun(saved, "state"), how)
     for reported in caught.value.by_rank.values():
         assert "CheckpointError" in reported and line in reported
         assert "experiment.ckpt_path=" in reported and "without resume" in reported
@@ -148,7 +148,7 @@ def test_another_policy_is_refused_and_everything_stays(ranks, saved, how, line)
 @pytest.mark.parametrize("world", [1, 2])
 def test_other_data_in_the_middle_of_a_pass_are_refused(ranks, tmp_path, data, world):
     ranks.run(life, tmp_path, None, None, 2, world_size=world)
-    found = Found(tmp_path, "state")
+    found = FoundRun(tmp_path, "state")
     assert "resuming" in ranks.run(life, tmp_path, found, None, 2, world_size=world)[0]
     with pytest.raises(RankError, match="data, in the middle of a pass"):
         ranks.run(life, tmp_path, found, {"data": data}, world_size=world)
@@ -198,6 +198,6 @@ def test_a_part_of_another_version_is_refused_by_its_name(ranks, saved, damage, 
     state_file.write(saved, state, best=False)
     before = (saved / STATE).read_bytes()
     with pytest.raises(RankError, match=f"the state in {saved}.* is complete.*{says}") as caught:
-        ranks.run(life, saved, Found(saved, "state"), {"key": "train.seed", "value": 2})
+        ranks.run(life, saved, FoundRun(saved, "state"), {"key": "train.seed", "value": 2})
     assert "Resume with the version that wrote it" in str(caught.value)
     assert (saved / STATE).read_bytes() == before

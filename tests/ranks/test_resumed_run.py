@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.checkpoint import BEST, STATE, Found
+from robomimic_ddp.checkpoint import BEST, STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.config.env import LaunchEnv
@@ -46,7 +46,7 @@ def attempts(experiment, asked, counts, host_can=False):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     resume.decide("cfg", run, False, host_can)
-                    found = run.resume.found
+                    found = run.resume.source
                     said.append(None if found is None else found.kind)
                 except Stopped:
                     said.append("stopped")
@@ -124,7 +124,7 @@ def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
 
 def resume_run(directory):
     errors = io.StringIO()
-    with running(directory, Found(directory, "state")) as run:
+    with running(directory, FoundRun(directory, "state")) as run:
         saver = state_saver.StateSaver(run, make_algo())
         with contextlib.redirect_stderr(errors):
             return saver.restore(), errors.getvalue()
@@ -259,7 +259,7 @@ def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
 ):
     call = (epoch_over_a_stop, tmp_path, shape)
     assert ranks.run(*call, stop_after, None, world_size=before, timeout=115.0) == [0] * before
-    logs = ranks.run(*call, None, Found(tmp_path, "state"), world_size=after, timeout=115.0)
+    logs = ranks.run(*call, None, FoundRun(tmp_path, "state"), world_size=after, timeout=115.0)
     ranks_of_step = [before] * stop_after + [after] * (STEPS - stop_after)
     losses = [
         (step * step + rank + 3.0 * step + 7.0) / 3

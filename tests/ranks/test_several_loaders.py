@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
 from tests.ranks.running import running
@@ -44,7 +44,7 @@ def batches(directory, steps, found=None):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_each_loader_resumes_at_its_place(world_size, ranks, tmp_path):
     whole = ranks.run(batches, tmp_path, 3, world_size=world_size)
-    resumed = ranks.run(batches, tmp_path, 1, Found(tmp_path, "state"), world_size=world_size)
+    resumed = ranks.run(batches, tmp_path, 1, FoundRun(tmp_path, "state"), world_size=world_size)
     for (before, _), (after, _) in zip(whole, resumed):
         assert after == before[2:]
     assert resumed[0][1].count("resumes after") == len(SIZES)

@@ -10,11 +10,11 @@ import io
 
 import torch
 
-from robomimic_ddp.checkpoint import STATE, Found
+from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
-from robomimic_ddp.training import step as step_of_run
+from robomimic_ddp.training.step.presets import Prepared
 from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_CPU_FP16
@@ -22,7 +22,7 @@ from tests.versions import NEEDS_CPU_FP16
 
 def streams_of(directory):
     """The first number of this rank's stream after it resumed."""
-    with running(directory, Found(directory, "state")) as run:
+    with running(directory, FoundRun(directory, "state")) as run:
         algo = make_algo()
         saver = state_saver.StateSaver(run, algo)
         rng.seed_streams(7, group.rank())
@@ -50,7 +50,7 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
 def keep_scaler(directory, scale, found=None):
     """The scale of fp16's gradients after it resumed, if `found`; else it is saved."""
     with running(directory, found) as run:
-        run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
+        run.steps = Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
         if found is None:
@@ -62,4 +62,4 @@ def keep_scaler(directory, scale, found=None):
 def test_the_scale_of_gradients_resumes(ranks, tmp_path):
     assert ranks.run(keep_scaler, tmp_path, 1024.0) == [1024.0] * 2
     assert read_file(tmp_path / STATE)["grad_scaler"]["scale"] == 1024.0
-    assert ranks.run(keep_scaler, tmp_path, 2.0, Found(tmp_path, "state")) == [1024.0] * 2
+    assert ranks.run(keep_scaler, tmp_path, 2.0, FoundRun(tmp_path, "state")) == [1024.0] * 2

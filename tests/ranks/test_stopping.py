@@ -38,7 +38,7 @@ def stop_after(asked_rank, asked_step, number, times):
             if stopper.agreed():
                 break
     assert signal.getsignal(number) == before
-    return step, stopper.heard
+    return step, stopper.received
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -112,8 +112,8 @@ def wait_in_c(tell_failure, ask):
     """As in a synchronisation with a GPU that waits for a lost rank: no line of Python is run."""
     stopping.PATIENCE_SECONDS, stopping.FAILED_SECONDS = (3600, 0.2) if tell_failure else (0.2, 60)
     stopper = Stopper()
-    stopper.last_words = lambda: print("last words", flush=True)
-    stopper.parting = lambda: print("how to resume", flush=True)
+    stopper.on_request = lambda: print("last words", flush=True)
+    stopper.on_lost_launcher = lambda: print("how to resume", flush=True)
     with stopper.scope():
         stopper.listen()
         store = dist.distributed_c10d._get_default_store()
@@ -164,7 +164,7 @@ def fork_and_end_the_child():
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
         time.sleep(1.0)
-    return os.WTERMSIG(status), stopper.heard, own_group
+    return os.WTERMSIG(status), stopper.received, own_group
 
 
 def test_a_signal_to_a_forked_process_is_its_own(ranks):
@@ -194,7 +194,7 @@ def interrupt(times, apart):
         for _ in range(times):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(apart)
-        return stopper.agreed_at_last(), stopper.heard
+        return stopper.agreed_at_last(), stopper.received
 
 
 def test_a_second_interrupt_ends_at_once(ranks):
@@ -211,7 +211,7 @@ def ignore_and_listen(number):
         with stopper.scope():
             stopper.listen()
             os.kill(os.getpid(), number)
-        return stopper.heard
+        return stopper.received
     finally:
         signal.signal(number, before)
 

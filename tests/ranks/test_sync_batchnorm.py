@@ -15,8 +15,7 @@ from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel, rng
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training import step
-from robomimic_ddp.training.step import activation_checkpointing, sync_batchnorm
+from robomimic_ddp.training.step import activation_checkpointing, presets, sync_batchnorm
 from tests.ranks import toy
 from tests.ranks.pool import RankError
 from tests.versions import NEEDS_CALL_PLACE
@@ -289,7 +288,7 @@ def line_of_plan(choice):
     nets = list(algo.nets["policy"].values())
     with ExitStack() as undo:
         options = Options(preset="safe", sync_batchnorm=choice)
-        return step.prepare(algo, options, nets, undo).line
+        return presets.prepare(algo, options, nets, undo).line
 
 
 @pytest.mark.parametrize(

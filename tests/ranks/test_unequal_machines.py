@@ -9,11 +9,12 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp.config import env, host_seams, machine, options, plan
+from robomimic_ddp.config import env, host_edits, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group
-from robomimic_ddp.training.step import compile, with_preset
+from robomimic_ddp.training.step import compile
+from robomimic_ddp.training.step.presets import with_preset
 from tests.faults import toy_run
 from tests.ranks.pool import RankError
 
@@ -34,7 +35,7 @@ def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
     node = f"node{rank % 2 if in_turn else rank // 2}"
     named = mock.patch.object(env, "host_name", lambda: node)
     with named, mock.patch.multiple(machine, **changed):
-        more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
+        more = {"use_cuda": False, "batch_size": 4, "workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
         cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
         settings = Settings.of(resolved, made, seed=7).on_node(made, cores)
@@ -92,7 +93,7 @@ def test_one_process_has_no_more_threads_than_cores(ranks):
 
 def start_where_rank_1_lacks_an_edit():
     lost = {"/b/x.py": ["save"]} if group.rank() == 1 else {}
-    with mock.patch.object(host_seams, "lost", lambda package: lost):
+    with mock.patch.object(host_edits, "lost", lambda package: lost):
         toy_run.train(toy_run.ToyJob({}))
 
 

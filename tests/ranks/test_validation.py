@@ -73,13 +73,13 @@ def test_validation_noise_differs_between_ranks_and_epochs(ranks, tmp_path):
 
 def noise_of_training(directory):
     with running(directory) as run:
-        algo, let_go = Algo(), []
-        run.built.loaders["train"] = SimpleNamespace(let_go=lambda: let_go.append(1))
+        algo, drop_iterator = Algo(), []
+        run.built.loaders["train"] = SimpleNamespace(drop_iterator=lambda: drop_iterator.append(1))
         algo.drawn = []
         rng.seed(3)
         seam.epoch_log(drawing_run_epoch)(algo, [], 1, num_steps=0)
         rng.seed(3)
-        assert let_go == [1], "the next epoch would continue the pass that the host has left"
+        assert drop_iterator == [1], "the next epoch would continue the pass that the host has left"
         return algo.drawn == [[torch.rand(()).item(), np.random.rand(), random.random()]]
 
 

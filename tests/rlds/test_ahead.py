@@ -72,7 +72,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
     assert len(ahead) == len(plain)
     resumed = make_loader(train, 4, 1, 2, 5)
     resumed._ahead = Prefetcher(to_torch)
-    resumed.go_to(ahead.position(), 2, 1)
+    resumed.seek(ahead.position(), 2, 1)
     assert torch.equal(next(iter(resumed))["index"], next(iter(plain))["index"])
     counts = ahead.settled_frames()
     assert counts["frames_decoded"] == counts["frames_delivered"]

@@ -79,11 +79,12 @@ def test_keys_need_neither_torch_nor_tensorflow():
     assert all(name.split(".")[0] in ("train", "observation") for name in DEFAULTS)
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param("tensorflow", marks=pytest.mark.slow), "torchvision"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["tensorflow", "torchvision"])
 def test_tensorflow_and_torchvision_live_together(first):
-    """In either order: loaded the wrong way round, their LLVMs end the process (canary)."""
+    """In either order: loaded the wrong way round, their LLVMs end the process (canary). Every
+    worker of the whole suite loads both, too.
+    """
     ours = "from robomimic_ddp.data.rlds.tf_import import import_tensorflow; import_tensorflow()"
     lines = [ours, "import torchvision"]
     code = "\n".join(lines if first == "tensorflow" else lines[::-1])

@@ -218,7 +218,7 @@ def store_often(path):
 
 def test_jobs_that_store_at_once_never_show_a_torn_index(tmp_path):
     path = tmp_path / "shared.npz"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     jobs = [context.Process(target=store_often, args=(str(path),)) for _ in range(2)]
     for job in jobs:
         job.start()

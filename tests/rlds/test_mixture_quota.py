@@ -56,7 +56,7 @@ def test_windows_of_a_tiny_share_are_found_many_batches_ahead():
     quotas = Quotas([0.999, 0.001], 8, [5, 3])
     batch = quotas.groups(1, 0, 100) >> 20
     assert np.array_equal(np.diff(batch), np.full(99, 125))
-    whole = [quotas.given_before(int(number) + 1).tolist() for number in batch[[0, 50, 99]]]
+    whole = [quotas.before(int(number) + 1).tolist() for number in batch[[0, 50, 99]]]
     assert [tiny for _, tiny in whole] == [3 + 1, 3 + 51, 3 + 100]
     assert [sum(both) for both in whole] == [8 + 8 * (int(n) + 1) for n in batch[[0, 50, 99]]]
 

@@ -87,7 +87,7 @@ def test_the_same_ranks_resume_at_the_window(mixed, count):
     batches(whole, count)
     position = json.loads(json.dumps(whole.position()))
     assert position["kind"] == "mixture" and len(json.dumps(position)) < 2_000
-    assert resumed.go_to(position, 2, 1).count("resumes after") == 2
+    assert resumed.seek(position, 2, 1).count("resumes after") == 2
     assert batches(resumed, 20) == batches(whole, 20)
     assert resumed.position() == whole.position()
 
@@ -101,7 +101,7 @@ def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     other, _ = mixed(weights=[3.0, 1.0])
     loaders = [make_loader(other, 4, rank, 3, 7) for rank in range(3)]
     for loader in loaders:
-        assert loader.go_to(position, 2, 1).count("split again over 3 ranks") == 2
+        assert loader.seek(position, 2, 1).count("split again over 3 ranks") == 2
         assert loader.batches_left() == len(loader) - 11 * 3 * 2 // (4 * 3)
     rows = [batches(loader, 5) for loader in loaders]
     for number in range(5):
@@ -118,7 +118,7 @@ def test_a_dataset_that_joins_starts_and_one_of_weight_zero_is_not_read(mixed, l
     assert len(alone) == len(load(cameras=CAMERAS[:1])[0]) and not hasattr(alone, "datasets")
     mixture, _ = mixed()
     loader = make_loader(mixture, 3, 0, 1, 7)
-    assert "begins" in loader.go_to(make_loader(alone, 3, 0, 1, 7).position(), 1, 1)
+    assert "begins" in loader.seek(make_loader(alone, 3, 0, 1, 7).position(), 1, 1)
 
 
 def test_validation_holds_each_window_once_over_ranks(mixed):

@@ -62,7 +62,7 @@ def test_filters_keep_what_they_say():
     counts = table.length
 
     def kept(success_only, skip_unlabeled):
-        return splits.kept_episodes(table, counts, success_only, skip_unlabeled, "x").tolist()
+        return splits.select_episodes(table, counts, success_only, skip_unlabeled, "x").tolist()
 
     assert kept(True, True) == [0]
     assert kept(False, True) == [0, 2]
@@ -74,7 +74,7 @@ def test_filters_keep_what_they_say():
 def test_no_episode_left_says_why():
     table = index([5, 6, 7], [1, 1, 0], [0, 0, 0], [0, 0, 0])
     with pytest.raises(DataError) as error:
-        splits.kept_episodes(table, table.length, True, True, "/data/x")
+        splits.select_episodes(table, table.length, True, True, "/data/x")
     for part in ("none of the 3 episodes of /data/x", "3: without success", "1: no language"):
         assert part in str(error.value)
 

@@ -59,10 +59,10 @@ def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
     schedule = PassSchedule(np.zeros(1, int), np.array([windows]), 0, Segment(world, batch, 4))
     given_so_far, batches_so_far = [0] * world, 0
     for number in range(run_length):
-        end_of_row, before = 0, schedule.given_before(number)
+        end_of_row, before = 0, schedule.windows_before(number)
         assert before == sum(given_so_far)
         for rank in range(world):
-            assert partition.windows_given(before, rank, world) == given_so_far[rank]
+            assert partition.windows_of_rank(before, rank, world) == given_so_far[rank]
             start, stop = partition.stretch(before, before + windows, rank, world)
             assert start == end_of_row <= stop  # the ranks' stretches touch and never overlap
             end_of_row = stop
@@ -105,7 +105,7 @@ def test_order_is_a_permutation_that_keeps_files_together(table, number, seed):
 @given(tables(), st.data())
 def test_parts_of_a_row_are_the_windows_asked_for(table, data):
     files, windows = table
-    row = partition.whole_row(windows, pass_order(files, 1, 2), 2)
+    row = partition.pass_row(windows, pass_order(files, 1, 2), 2)
     everything = windows_of(row)
     assert len(everything) == row.windows == windows.sum()
     start = data.draw(st.integers(0, row.windows))

@@ -25,7 +25,7 @@ class Tape:
         self, schedule: PassSchedule, windows: np.ndarray, rank: int, batches: int
     ) -> None:
         self.schedule, self.windows, self.rank = schedule, windows, rank
-        self.start = schedule.place(rank, batches)
+        self.start = schedule.position(rank, batches)
         self.read = 0
         """Windows in the records that were read before the first batch came."""
         self.most_held = 0

@@ -96,15 +96,15 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
 def test_digests_tell_ranks_and_passes_apart(load):
     train, _ = load()
     loaders = [make_loader(train, 4, rank, 2, 0) for rank in range(2)]
-    before = [loader.index_stream_digest() for loader in loaders]
+    before = [loader.digest() for loader in loaders]
     assert before[0] != before[1]
-    said = [loader.holding() for loader in loaders]
+    said = [loader.describe_share() for loader in loaders]
     windows = [int(text.partition(" windows of ")[0]) for text in said]
     assert sum(windows) <= len(train) < sum(windows) + 8 and said[0] != said[1]
     assert all("episodes in" in text and "file(s): " in text for text in said)
     for _ in loaders[0]:
         pass
-    assert loaders[0].index_stream_digest() not in before
+    assert loaders[0].digest() not in before
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -122,7 +122,7 @@ def test_every_frame_is_decoded_once(load, world):
 def planned(plan):
     """The indices of a plan, by the arithmetic alone, in no order."""
     return [
-        int(plan.base[p] + picked_windows(n, plan.count[p], plan.taken[p], plan.pick[p]))
+        int(plan.base[p] + picked_windows(n, plan.count[p], plan.per_pass[p], plan.pick[p]))
         for p in range(len(plan.file))
         for n in range(plan.pieces.start[p], plan.pieces.stop[p])
     ]

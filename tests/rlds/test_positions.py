@@ -40,7 +40,7 @@ def test_the_same_ranks_resume_at_the_window(load, world, rank, batches):
     stream(whole, batches)
     position = saved(whole)
     resumed = make_loader(train, 3, rank, world, 7)
-    assert "resumes after" in resumed.go_to(position, world, 1)
+    assert "resumes after" in resumed.seek(position, world, 1)
     assert len(resumed) == len(whole) and resumed.pass_number == whole.pass_number
     assert stream(resumed, 25) == stream(whole, 25)
     assert resumed.position() == whole.position()
@@ -53,8 +53,8 @@ def test_delivered_windows_are_neither_read_again_nor_decoded(load):
     whole = make_loader(train, 3, 0, 1, 7)
     stream(whole, 20)
     resumed = make_loader(train, 3, 0, 1, 7)
-    resumed.go_to(whole.position(), 1, 1)
-    part, taken = resumed._place()
+    resumed.seek(whole.position(), 1, 1)
+    part, taken = resumed._start()
     plan = resumed._plan_of(part)
     read = plan.block(plan.block_of(taken), taken).records
     stream(resumed, 2)
@@ -81,7 +81,7 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
         left = (passed + 1) * len(train) - len(taken)
         loaders = [make_loader(train, batch, rank, world_after, 7) for rank in range(world_after)]
         for loader in loaders:
-            said = loader.go_to(position, world, 5)
+            said = loader.seek(position, world, 5)
             assert f"the {left} windows that pass {passed} has not" in said
             assert loader.pass_number == passed and len(loader) == left // (batch * world_after)
             assert loader.batches_left() == len(loader)
@@ -105,7 +105,7 @@ def test_a_rest_that_fills_no_batch_is_none(load):
     for loader in before:
         stream(loader, 13)
     after = make_loader(train, 9, 0, 3, 7)
-    after.go_to(before[0].position(), 2, 0)
+    after.seek(before[0].position(), 2, 0)
     assert after.batches_left() == 0 and len(after) > 0
 
 
@@ -128,7 +128,7 @@ def test_a_place_says_whether_it_is_inside_a_pass(load):
     stream(loader, 1)
     position = saved(loader)
     other = make_loader(train, 4, 0, 1, 7)
-    other.go_to(position, 1, 0)  # nothing of this segment is delivered
+    other.seek(position, 1, 0)  # nothing of this segment is delivered
     assert position["inside"] and other.position()["inside"]
     assert differences_from(position, other) == []
     stream(loader, len(loader) - 1)
@@ -142,7 +142,7 @@ def test_another_choice_of_windows_starts_the_pass_over(load):
     position = saved(whole)
     for other, seed in ((load(subsample_length=5)[0], 7), (train, 8)):
         loader = make_loader(other, 3, 0, 1, seed)
-        said = loader.go_to(position, 1, 3)
+        said = loader.seek(position, 1, 3)
         assert f"pass {position['pass']} starts again" in said
         assert loader.pass_number == position["pass"] >= 1
         stream(loader, 1)
@@ -154,4 +154,4 @@ def test_another_choice_of_windows_starts_the_pass_over(load):
         assert [text.partition(":")[0] for text in found] == ["data arm, in the middle of a pass"]
         # An epoch of a pass each: what comes next is whole, so other data may follow.
         assert differences_from({**position, "inside": False}, loader) == []
-    assert "first pass" in loader.go_to({"kind": "windows"}, 1, 3)
+    assert "first pass" in loader.seek({"kind": "windows"}, 1, 3)

@@ -45,12 +45,12 @@ def test_the_order_is_the_graphs(load, world, rank):
     loader = make_loader(train, 4, rank, world, 7)
     plain = digest(some(loader, 25))
     resumed = make_loader(train, 4, rank, world, 7)
-    resumed.go_to(loader.position(), world, 1)
+    resumed.seek(loader.position(), world, 1)
     validation = digest(make_loader(valid, 4, rank, world, 7))
     assert (plain, digest(some(resumed, 9)), validation) == RECORDED[world, rank]
     if (world, rank) == (2, 0):
         changed = make_loader(train, 3, 2, 5, 7)
-        changed.go_to(loader.position(), world, 1)
+        changed.seek(loader.position(), world, 1)
         assert digest(some(changed, 9)) == OTHER_RANKS
 
 
@@ -62,5 +62,5 @@ def test_a_mixtures_order_is_the_graphs(load, stored, rank):
     loader = make_loader(mixture, 8, rank, 2, 7)
     plain = digest(some(loader, 20))
     resumed = make_loader(mixture, 8, rank, 2, 7)
-    resumed.go_to(loader.position(), 2, 1)
+    resumed.seek(loader.position(), 2, 1)
     assert (plain, digest(some(resumed, 9))) == MIXTURES[rank]

@@ -184,7 +184,7 @@ def test_droid_is_the_default_and_comes_with_the_package():
             ("are 3 numbers, and quat_xyzw has 4",),
         ),
         ("filters: [{feature: x}]", ("exactly one of equals, contains, matches",)),
-        ("filters: [{feature: x, matches: '('}]", ("no pattern",)),
+        ("filters: [{feature: x, matches: '('}]", ("not a regular expression",)),
         ("filters: {feature: x}", ("expected a list",)),
         ("suggested: {actions: [a]}", ("unknown key 'a'",)),
         ("cameras: {a: {feature: x, columns: [0, 3]}}", ("cameras.a", "no columns")),

@@ -54,7 +54,7 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
     assert [numbers[index.file == file].tolist() for file in (0, 1, 3)] == [[0, 1], [1], [0]]
     seen = [i for b in make_loader(train, 1, 0, 1, 0) for i in b["index"].tolist()]
     assert len(seen) == len(set(seen)) == len(train)
-    with pytest.raises(host_datasets.DataError, match="damaged or cut off"):
+    with pytest.raises(host_datasets.DataError, match="cannot be used"):
         host_datasets.datasets_from_config(config, config.all_obs_keys)
 
 

@@ -27,7 +27,7 @@ def test_windows_are_the_hosts(shape, length):
     assert shape.count(np.array([length]))[0] == len(steps)
     if not steps:
         return
-    observed, acted, inside = window_indices(np.array(steps), length, shape, np)
+    observed, acted, inside = window_indices(np.array(steps), length, shape)
     episode = np.arange(length)
     for row, step in enumerate(steps):
         begin, end = max(0, step - back), min(length, step + shape.seq_length)

@@ -15,8 +15,7 @@ from torch import nn
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
-from robomimic_ddp.training import step
-from robomimic_ddp.training.step import compile
+from robomimic_ddp.training.step import compile, presets
 from robomimic_ddp.training.step.accumulation import split
 from robomimic_ddp.training.step.backprop import WHOLE
 from tests.versions import NEEDS_CALL_PLACE
@@ -88,7 +87,7 @@ def torch_utils(monkeypatch):
 
 
 def prepared(algo: Algo, undo: ExitStack, accumulate: int = 3, is_parallel: bool = True) -> None:
-    step.prepare(algo, Options(accumulate=accumulate), [algo.nets] * is_parallel, undo)
+    presets.prepare(algo, Options(accumulate=accumulate), [algo.nets] * is_parallel, undo)
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
@@ -202,9 +201,9 @@ def test_cuda_graphs_take_no_micro_batches(
     """A replayed graph would overwrite the gradients of the micro-batch before."""
     monkeypatch.setattr(compile, "why_not", lambda *_: None)
     monkeypatch.setattr(compile, "BACKEND", "eager")
-    monkeypatch.setitem(step.prepare.__globals__, "_device", lambda nets: torch.device(device))
+    monkeypatch.setitem(presets.prepare.__globals__, "_device", lambda nets: torch.device(device))
     options = Options(accumulate=accumulate, compile="reduce-overhead", preset="safe")
     algo = Algo()
     refusal = pytest.raises(PlanError, match="compile=reduce-overhead .*CUDA graphs .*=true")
     with ExitStack() as undo, refusal if is_refused else nullcontext():
-        step.prepare(algo, options, [algo.nets], undo)
+        presets.prepare(algo, options, [algo.nets], undo)

@@ -11,14 +11,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import Found, RunRecord
+from robomimic_ddp.checkpoint import FoundRun, RunRecord
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
-from robomimic_ddp.training import plan_summary, run, step
+from robomimic_ddp.training import plan_summary, run
+from robomimic_ddp.training.step.presets import Prepared
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -70,7 +71,7 @@ def test_every_decision_has_a_line():
         config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data), precision="bf16"
     )
     present.scale_lr(1e-4)
-    present.steps = step.Prepared("preset: fast (fused optimizer)")
+    present.steps = Prepared("preset: fast (fused optimizer)")
     lines = present.describe().splitlines()
     for expected in (
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
@@ -181,7 +182,7 @@ def test_what_is_not_known_has_no_line():
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
     assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear; by" in scaled.describe()
-    scaled.resume.found = Found(Path("runs"), "state")
+    scaled.resume.source = FoundRun(Path("runs"), "state")
     kept = (
         "learning rate: the saved one, since this run resumes; a new run would get 0.001 -> 0.002"
     )

@@ -16,7 +16,8 @@ from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.training.step import added_by_max, backprop, compile, precision, with_preset
+from robomimic_ddp.training.step import backprop, compile, precision
+from robomimic_ddp.training.step.presets import added_by_max, with_preset
 from tests.versions import NEEDS_CPU_FP16
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.training import resume, state_saver
@@ -62,7 +62,7 @@ def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, caps
     assert f"warning: no requeue marker in {tmp_path}: " in printed.err
     assert "stopped after epoch 3 (a signal to another rank). Resume with:" in printed.out
     assert "ROBOMIMIC_DDP_RESUME=true" in printed.out
-    resume.forget_requeue(Found(tmp_path, "state"))
+    resume.forget_requeue(FoundRun(tmp_path, "state"))
     assert "warning: the requeue marker stays: " in capsys.readouterr().err
 
 
@@ -81,12 +81,12 @@ def test_a_hosts_variable_has_its_saved_value(tmp_path):
     """A dictionary gets the saved entries over its own: an environment may be new."""
     begins = {"best_return": {"lift": 3.0}, "best_loss": 0.25}
     assert life(tmp_path, **begins) == ({"lift": 3.0}, 0.25)
-    found = Found(tmp_path, "state")
+    found = FoundRun(tmp_path, "state")
     resumed = life(tmp_path, found, best_return={"lift": -1.0, "reach": -1.0}, best_loss=None)
     assert resumed == ({"lift": 3.0, "reach": -1.0}, 0.25)
     for kind in ("begun", "host"):
         begins = {"best_return": {}, "best_loss": 1.5}
-        assert life(tmp_path, Found(tmp_path, kind), **begins) == ({}, 1.5)
+        assert life(tmp_path, FoundRun(tmp_path, kind), **begins) == ({}, 1.5)
 
 
 def test_without_a_run_variables_are_the_hosts():

@@ -108,7 +108,10 @@ def test_only_a_flag_named_resume_is_ours_to_set(
         seen.append((host_asked, run.settings.fine_tuning))
         return host_resumes
 
-    for module, name in (("host_keys", "require_possible"), ("run_inputs", "fill_rlds_data")):
+    for module, name in (
+        ("host_config_check", "require_possible"),
+        ("run_inputs", "fill_rlds_data"),
+    ):
         monkeypatch.setattr(getattr(session, module), name, lambda config: None)
     monkeypatch.setattr(session.run_inputs, "check_inputs", lambda *_: None)
     monkeypatch.setattr(session.resume, "decide", decide)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.training import run_directory as seam
 from tests.ranks.running import running
@@ -72,7 +72,7 @@ def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):
             os.makedirs(os.path.join(base, name))
         return os.path.join(base, "logs"), None, os.path.join(base, "videos"), base
 
-    paths = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun"))
+    paths = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun"))
     assert paths == (str(tmp_path / "logs"), None, str(tmp_path / "videos"), str(tmp_path))
     assert (tmp_path / "videos").is_dir()
 
@@ -92,7 +92,7 @@ def test_paths_come_from_the_host_where_ddp_json_contradicts_it(tmp_path, capsys
         logs, models, videos, base = seam.run_directory(get_exp_dir)(config)
         return logs, models, videos, base
 
-    names = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun", recorded[:named]), train)
+    names = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun", recorded[:named]), train)
     paths = [str(tmp_path / name) for name in ("l", "m", "v", ".")] if said else recorded[:4]
     assert [os.path.normpath(name) for name in names] == [*map(os.path.normpath, paths)]
     assert said in capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_a_path_that_ddp_json_has_lost_comes_from_the_host(tmp_path):
     def get_exp_dir(config):
         return os.path.join(config.train.output_dir, "logs"), config.train.output_dir
 
-    paths = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun", (None, str(tmp_path))))
+    paths = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun", (None, str(tmp_path))))
     assert paths == (str(tmp_path / "logs"), str(tmp_path))
 
 
@@ -111,4 +111,4 @@ def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, make):
     logs = tmp_path / "logs"
     logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
     with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
-        paths_of(tmp_path, lambda config: None, Found(tmp_path, "state", (str(logs),)))
+        paths_of(tmp_path, lambda config: None, FoundRun(tmp_path, "state", (str(logs),)))

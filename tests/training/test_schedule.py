@@ -10,7 +10,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training import step
+from robomimic_ddp.training.step.schedule import shorten
 
 MADE = {
     "warm-up": lambda one: lr_scheduler.LambdaLR(one, lambda at: min(1.0, (at + 1) / 8)),
@@ -44,8 +44,8 @@ def rates(algo: SimpleNamespace, steps: int) -> list[float]:
 def test_shortened(kind):
     whole, short, by_epoch = (algo_of(MADE[kind], every) for every in (True, True, False))
     with ExitStack() as undo:
-        step.shorten(short, 4, undo)
-        step.shorten(by_epoch, 4, undo)
+        shorten(short, 4, undo)
+        shorten(by_epoch, 4, undo)
         expected = rates(whole, 12)
         assert rates(short, 3) == pytest.approx(expected[::4])
         assert rates(by_epoch, 12) == expected
@@ -61,7 +61,7 @@ def test_shortened(kind):
 def test_a_cosine_ends_with_the_run_and_does_not_rise(length, factor, steps):
     algo = algo_of(lambda one: lr_scheduler.CosineAnnealingLR(one, length), True)
     with ExitStack() as undo:
-        step.shorten(algo, factor, undo)
+        shorten(algo, factor, undo)
         found = rates(algo, steps + 1)
     assert found == sorted(found, reverse=True) and found[-1] == pytest.approx(0.0, abs=1e-12)
     assert found[-2] > 0.01
@@ -70,4 +70,4 @@ def test_a_cosine_ends_with_the_run_and_does_not_rise(length, factor, steps):
 def test_a_schedule_of_unknown_length():
     algo = algo_of(lambda one: lr_scheduler.ExponentialLR(one, 0.9), True)
     with ExitStack() as undo, pytest.raises(PlanError, match="cannot shorten ExponentialLR"):
-        step.shorten(algo, 2, undo)
+        shorten(algo, 2, undo)

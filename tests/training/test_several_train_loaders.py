@@ -15,8 +15,8 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError
-from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
+from robomimic_ddp.training.epoch_arguments import loader_of
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_each_loader_resumes_at_its_own_place(present, sizes):
     expected = [next(batches)[0].tolist() for batches in begun]
     present.built.loaders.clear()
     resumed = [make(batch_size) for batch_size in sizes]
-    said = present.built.loaders["train"].go_to(saved, 2, epoch=1)
+    said = present.built.loaders["train"].seek(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3
 

@@ -22,8 +22,8 @@ from robomimic_ddp.training.step import (
     activation_checkpointing,
     compile,
     module_call,
-    prepare,
 )
+from robomimic_ddp.training.step.presets import prepare
 from tests.versions import NEEDS_CALL_PLACE
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from robomimic_ddp import train_rlds
 from robomimic_ddp.config import dotlist, host_config
-from robomimic_ddp.config.entry_options import notes_of
+from robomimic_ddp.config.host_config import notes_of
 from robomimic_ddp.errors import ConfigError
 
 

@@ -81,6 +81,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.output is not None:
         figures.require_format(args.output)
     speeds = list(report.compare(_measure(args)))
+    say("")
     for line in report.lines(speeds):
         say(line)
     base = report.ranks_text(args.ranks[0])
@@ -144,7 +145,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = _train(_job(args, ranks, str(output)), output)[args.warmup :]
+                logs = train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)
@@ -157,7 +158,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
     return epochs
 
 
-def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     """Return the train log of each epoch. Raises LaunchError if the training fails."""
     variables = env.variables()
     command = torchrun.command(job, variables)
@@ -175,8 +176,8 @@ def _train(job: Settings, output: Path) -> list[Mapping[str, float]]:
         text = files.read_end(log).splitlines()
         print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
         raise LaunchError(
-            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so there "
-            "is no speed to measure; its last lines are above. To see its complete output, run "
+            f"the training on {report.ranks_text(job.gpus)} ended with exit code {code}, so no "
+            "speed was measured; its last lines are above. To see its complete output, run "
             f"`robomimic-ddp launch --config {job.config} --gpus {job.gpus}`."
         )
     records = history.read(directories[0])

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import file_check, require_complete, weights
+from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
 from robomimic_ddp.config import net_sizes, paths, tree
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
@@ -38,13 +39,13 @@ def read(path: Any) -> dict[str, Any]:
         )
     if not file.exists():
         raise CheckpointError(f"{path} does not exist (looked for {file.absolute()}).")
-    content = file_check.read_known(file, str(path))
+    content = safe_load.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise CheckpointError(
-            f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
+            f"{path} contains {safe_load.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
     for section in ("nets", "ema"):
@@ -76,7 +77,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     """Yield the lines for `show`."""
     state = content.get("ddp_state")
     kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
-    yield f"{path}: {kind}, {Path(path).stat().st_size / 1e6:.1f} MB"
+    yield f"{path}: {kind}, {decimal(Path(path).stat().st_size)}"
     if state is not None:
         inside = state.get("inside")
         yield (
@@ -137,7 +138,7 @@ def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    broken = [key for key, value in tensors.items() if not file_check.is_finite(value).all()]
+    broken = [key for key, value in tensors.items() if not safe_load.is_finite(value).all()]
     if broken:
         raise CheckpointError(
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}, "
@@ -264,9 +265,9 @@ def write(content: Mapping[str, Any], output: Path) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise weights.save_error(output, error) from error
+        raise torch_save.save_error(output, error) from error
     if output.suffix != ".safetensors":
-        weights.save(dict(content), output, follow=False)
+        torch_save.save(dict(content), output, follow=False)
         return
     try:
         from safetensors.torch import save
@@ -285,4 +286,4 @@ def write(content: Mapping[str, Any], output: Path) -> None:
         with atomic_files.atomic_open(output, "wb") as file:
             file.write(save(flat, metadata))
     except OSError as error:
-        raise weights.save_error(output, error) from error
+        raise torch_save.save_error(output, error) from error

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import env, machine, options
-from robomimic_ddp.config.plan import workers_of_share
+from robomimic_ddp.config import data_workers, env, machine, options
 from robomimic_ddp.errors import RobomimicDDPError
 
 GIB = 2**30
@@ -72,7 +71,7 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
 def check_cores(context: Context) -> Iterator[Finding]:
     """Report how many data workers the cores have room for. The plan of a job warns of more."""
     cores, ranks = machine.usable_cores(), context.ranks or len(context.gpus) or 1
-    room = workers_of_share("auto", cores // ranks)
+    room = data_workers.of_share("auto", cores // ranks)
     message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each (HDF5)"
     yield judge(ranks <= cores, message, f"Use at most {cores} ranks.")
 

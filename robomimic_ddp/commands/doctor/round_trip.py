@@ -18,7 +18,7 @@ from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
 
 TIMEOUT_SECONDS = 60
-"""Of the collectives: less than doctor's for the job, so that the ranks end by themselves."""
+"""The limit of collectives: less than doctor's for the job, so that the ranks end by themselves."""
 PARAMETERS = 67_000_000
 """Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 from robomimic_ddp.errors import other_api_version
 
 OLDEST_TORCH = (2, 0, 1)
@@ -84,14 +84,14 @@ def check_rlds(context: Context) -> Iterator[Finding]:
 
 def check_host(_: Context) -> Iterator[Finding]:
     """Check that the robomimic which ranks import is edited for this version of the API."""
-    folder = host_seams.importable_folder("robomimic")
+    folder = host_edits.importable_folder("robomimic")
     if folder is None:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield warn("no robomimic can be imported here", remedy)
         return
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
     texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
-    edited = [text for text in texts if host_seams.api_names(text) is not None]
+    edited = [text for text in texts if host_edits.api_names(text) is not None]
     versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
     remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)
     if not edited:

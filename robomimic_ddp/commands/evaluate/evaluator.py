@@ -137,7 +137,7 @@ class Evaluator:
                     f"{lost[name, missing[-1]]}. {self.pool.log.name} has what was printed."
                 )
             result = {
-                **evaluation.result(lines),
+                **record.result(lines),
                 "checkpoint": checkpoint.shown,
                 "lost": missing,
                 "seconds_of_all": seconds,

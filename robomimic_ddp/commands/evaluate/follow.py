@@ -38,7 +38,7 @@ class Follower:
         """Epochs and weights that were evaluated before."""
         self.done: set[Signature] = {tuple(line["file"]) for line in complete}
         self.early: set[Signature] = set()
-        """Of last.pth, after epochs without rollouts."""
+        """Signatures of last.pth after epochs without rollouts."""
         self.unreadable: dict[Signature, str] = {}
         self.last_epoch_seen = False
 

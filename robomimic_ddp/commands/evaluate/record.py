@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from robomimic_ddp.monitoring import evaluation, host_loggers
 from robomimic_ddp.terminal import print_clean
 
 HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
+_Z = 1.959964
+"""Two-sided 95 % of the normal distribution."""
 
 
 @contextmanager
@@ -44,6 +47,26 @@ def locked(run: Path) -> Iterator[None]:
             ) from None
         evaluation.drop_cut_line(run)
         yield
+
+
+def wilson(successes: float, episodes: int) -> tuple[float, float]:
+    """Return the 95 % interval of a success rate after Wilson (1927)."""
+    rate, spread = successes / episodes, _Z**2 / episodes
+    middle = (rate + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * math.sqrt(rate * (1 - rate) / episodes + spread / (4 * episodes))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the line of kind "result" for the episodes of one environment."""
+    first = episodes[0]
+    logs = [episode["log"] for episode in episodes]
+    means = {name: sum(log[name] for log in logs) / len(logs) for name in logs[0]}
+    rate = means.get(evaluation.SUCCESS)
+    interval = None if rate is None else wilson(rate * len(logs), len(logs))
+    same = {name: first[name] for name in ("epoch", "weights", "env")}
+    counts = {"episodes": len(logs), "interval": interval}
+    return {"kind": "result", **same, **counts, "log": means}
 
 
 def cells(result: dict[str, Any]) -> tuple[str, ...]:

@@ -73,9 +73,7 @@ def read(source: Source, most: int) -> list[Episode]:
     ]
     episodes: list[Episode] = []
     doing = f"reading {source.folder}"
-    for *_, episode in rows_of(
-        source.features, files, positions, lambda raw: (parse(raw),), _THREADS, doing, names
-    ):
+    for *_, episode in rows_of(files, positions, lambda raw: (parse(raw),), _THREADS, doing):
         length = len(episode[names[0]])
         texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
         is_shown = length and len(episodes) < SHEET_EPISODES

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.config import command_line, host_config, json_config
+from robomimic_ddp.config import early_checks, host_config, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
@@ -31,9 +31,9 @@ def require_trainable(settings: Settings) -> None:
     entry = require_patched(settings.module)
     path = str(settings.config)
     start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    with _quiet_without_slow_imports(), command_line.leaving_the_rest():
+    with _quiet_without_slow_imports(), early_checks.leaving_the_rest():
         json_config.read_json(path, "--config ")
-        config = command_line.job_config(entry, [*start, *settings.overrides])
+        config = early_checks.job_config(entry, [*start, *settings.overrides])
         if config is not None and settings.nodes == 1:
             _require_data(config)
 
@@ -42,8 +42,8 @@ def require_patched(module: str = DOT_LIST_MODULE) -> str:
     """Return the source text of a training module, "" if it is not in a host. Raises PatchError if
     it trains and is not patched, or is missing; a module that does not train passes.
     """
-    file = command_line.module_file(module)
-    text = command_line.text_of(file)
+    file = early_checks.module_file(module)
+    text = early_checks.text_of(file)
     if "def train(" in text and "robomimic_ddp" not in text:
         fault = f"{file} is not patched: every rank would train a separate model"
     elif file is not None and not file.is_file() and module == DOT_LIST_MODULE:

@@ -58,11 +58,12 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _ranks_line(settings: arguments.Settings, ranks: int, variables: Mapping[str, str]) -> str:
-    devices_text = "on GPUs"
+    total, devices_text = "", "on GPUs"
     if not devices.visible_devices(variables):
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         cause = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
         hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
         devices_text = f"on the CPU, since no GPU is visible{cause}{hint}"
-    world_size = ranks * settings.nodes
-    return f"ranks: {ranks} on each of {settings.nodes} node(s) = {world_size}, {devices_text}"
+    if settings.nodes > 1:
+        total = f" on each of {settings.nodes} nodes, {ranks * settings.nodes} in all"
+    return f"ranks: {ranks}{total}, {devices_text}"

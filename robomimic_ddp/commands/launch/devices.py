@@ -12,7 +12,7 @@ from robomimic_ddp.config import env, machine
 from robomimic_ddp.errors import UsageError
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg")
-"""Of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
+"""Files of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
 _CPU_RANKS = 16
 """The number of ranks that may start without a GPU, however few cores the machine has."""
 
@@ -65,6 +65,13 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
             "Name GPUs that nvidia-smi lists."
         )
     return names
+
+
+def numa_binding(variables: Mapping[str, str]) -> bool:
+    """Return whether each rank should run on the cores and memory near its GPU: not without GPUs,
+    nor on a node where all memory is equally near.
+    """
+    return machine.numa_nodes() > 1 and bool(visible_devices(variables))
 
 
 @functools.cache

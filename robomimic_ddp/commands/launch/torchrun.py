@@ -51,7 +51,9 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
     if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
-    words += [*_rendezvous(settings, variables), *signals, *_numa_binding(variables)]
+    words += [*_rendezvous(settings, variables), *signals]
+    if devices.numa_binding(variables) and _torchrun_knows("numa_binding"):  # torch 2.9
+        words.append("--numa_binding=node")
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
@@ -107,14 +109,6 @@ def signal_settings() -> tuple[list[str], dict[str, str]]:
     if _torchrun_knows("signals_to_handle"):
         return [f"--signals_to_handle={names}"], {}
     return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": names}
-
-
-def _numa_binding(variables: Mapping[str, str]) -> list[str]:
-    """Return the flag that binds each rank to the cores and memory near its GPU: none without GPUs,
-    on a node with one NUMA node, or with torchrun before 2.9.
-    """
-    needed = machine.numa_nodes() > 1 and devices.visible_devices(variables)
-    return ["--numa_binding=node"] if needed and _torchrun_knows("numa_binding") else []
 
 
 def _torchrun_knows(flag: str) -> bool:

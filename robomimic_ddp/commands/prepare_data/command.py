@@ -9,9 +9,11 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
+from rich.filesize import decimal
+
 from robomimic_ddp.config import env, host_config, machine, paths
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
-from robomimic_ddp.data.rlds.reading_progress import gb, reading
+from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import say, whole_number
 
@@ -190,7 +192,7 @@ def _report(job: Any) -> None:
     if count := prepared.damaged(notes):
         say(f"warning: {count} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
-    say(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
+    say(f"{job.target}: {decimal(size)}; {prepared.quality(notes)}")
     say(f"train with train.data_path={job.root.absolute()}")
 
 

@@ -40,8 +40,8 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     positions = [(number, offset) for number, of_file in enumerate(offsets) for offset in of_file]
     paths = [file.path for file in files]
     doing, names = f"preparing {job.source.folder}; finished files are kept", _features_read(job)
-    options = (job.threads, doing, names, job.skip_corrupt, "--skip-corrupt")
-    rows = rows_of(job.source.features, paths, positions, _preparer(job, names), *options)
+    options = (job.threads, doing, job.skip_corrupt, "--skip-corrupt")
+    rows = rows_of(paths, positions, _preparer(job, names), *options)
     by_file = groupby(rows, itemgetter(0))
     current, rows_of_file = next(by_file, (None, ()))
     for number, file in enumerate(files):
@@ -88,8 +88,13 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
         images, errors = [], []
         for name in job.changed:
             encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
-            for data in episode[name]:
-                decode_resized(data, job.stored[name], job.size, frame)
+            for step, data in enumerate(episode[name]):
+                try:
+                    decode_resized(data, job.stored[name], job.size, frame)
+                except RecordError as error:
+                    raise RecordError(
+                        f"step {step}, `{name}` cannot be decoded: {error}"
+                    ) from error
                 encoded.append(encode_jpeg(frame, job.quality))
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("--sampler", choices=("grid", "random", "tpe"), default="grid", help=what)
     what = "how many trials random and tpe draw"
     add("--trials", type=whole_number(1), metavar="N", help=what)
-    what = "what trials are compared by, at their best epoch; default: the first that all have"
-    add("--metric", choices=tuple(METRICS), help=what)
+    what = f"{', '.join(METRICS)}: what trials are compared by; default: the first that all have"
+    add("--metric", choices=tuple(METRICS), metavar="NAME", help=what)
     what = "train the remaining trials, one on each GPU; start any number of workers"
     add = add_action("run", _train, what)
     what = "ranks of each trial; default %(default)s"

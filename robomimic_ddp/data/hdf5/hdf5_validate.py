@@ -1,4 +1,4 @@
-"""Validates HDF5 datasets before a run starts: shapes and names, no frames.
+"""Validate HDF5 datasets before a run starts: shapes and names, no frames.
 
 Hosts find most of this out later, as a KeyError or an assertion without the file's name, on every
 rank at once, and some of it never. Layout: robomimic's `data/demo_N/{obs/KEY, ACTION KEY}` (in some
@@ -27,7 +27,7 @@ MOST_EPISODES = 2000
 
 
 def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
-    """Raises DataError or ConfigError for an unreadable dataset. One rank checks for all."""
+    """Raise DataError or ConfigError for an unreadable dataset. One rank checks for all."""
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
     valid_key = train.get(VALIDATION_KEY, None)
@@ -52,7 +52,7 @@ def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
 
 
 def entries(data: Any) -> list[Mapping[str, Any]]:
-    """`train.data` as a list of {"path": ...}."""
+    """Return `train.data` as a list of {"path": ...}."""
     entries = [data] if isinstance(data, str) else data  # hosts also accept one path
     if not isinstance(entries, Sequence) or not entries:
         raise ConfigError(
@@ -90,7 +90,7 @@ class _File:
         self.most_episodes = most_episodes
         self.path = os.path.expanduser(entry["path"])
         # Hosts use an entry's key both for training and for validation.
-        self.own_filter = "filter_key" in entry
+        self.has_filter = "filter_key" in entry
         self.filters = [entry.get("filter_key", key) for key in filters]
         self.actions = list(config.train.get("action_keys", ["actions"]) or ())
         self.observations = [
@@ -130,7 +130,7 @@ class _File:
         everything = file.episodes()
         self._check_env_args(file)
         chosen = [self._episodes(file, key, everything) for key in self.filters]
-        if len(chosen) == 2 and not self.own_filter and set(chosen[0]) & set(chosen[1]):
+        if len(chosen) == 2 and not self.has_filter and set(chosen[0]) & set(chosen[1]):
             both = sorted(set(chosen[0]) & set(chosen[1]))
             raise DataError(
                 f"{self.path}: {both[0]} is in both filter keys, {self.filters[0]!r} for "
@@ -147,13 +147,13 @@ class _File:
                 raise ValueError(f"found {env_args!r}")
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{self.path}: the attribute env_args of its group data is missing or no JSON "
+                f"{self.path}: the attribute env_args of its group data is missing or not a JSON "
                 f"object ({error}). Hosts read the environment's name there; write one, such as "
                 '{"env_name": "robot", "type": 2, "env_kwargs": {}}.'
             ) from error
 
     def _episodes(self, file: Structure, key: str | None, everything: list[str]) -> list[str]:
-        """Names of the episodes of a filter key, or of all."""
+        """Return the names of the episodes of a filter key, or of all."""
         names = everything
         if key is not None:
             known = file.names("mask")
@@ -175,8 +175,8 @@ class _File:
                 )
             if not name[5:].isdecimal():
                 raise DataError(
-                    f"{self.path}: data/{name} is no name of an episode; hosts sort them by the "
-                    "number in demo_N. Rename it."
+                    f"{self.path}: data/{name} is not the name of an episode; hosts sort them by "
+                    "the number in demo_N. Rename it."
                 )
         return names
 
@@ -214,14 +214,14 @@ class _File:
 
 
 def _action_place(file: Structure, episode: str, key: str) -> str:
-    """The place of an action in an episode: at its top, or in a group `actions`."""
+    """Return the place of an action in an episode: at its top, or in a group `actions`."""
     parts = file.find(f"data/{episode}/actions")
     grouped = hasattr(parts, "items") and file.find(f"data/{episode}/actions/{key}") is not None
     return f"actions/{key}" if grouped else key
 
 
 def _keys(file: Structure, episode: str) -> Iterator[str]:
-    """The keys of an episode, observations with their group, broken links included."""
+    """Yield the keys of an episode, observations with their group, broken links included."""
     for key in file.names(f"data/{episode}"):
         try:
             inside = file.names(f"data/{episode}/{key}")

@@ -1,4 +1,4 @@
-"""Reads the structure of robomimic's HDF5 files: names, attributes, shapes; no frames.
+"""Read the structure of robomimic's HDF5 files: names, attributes, shapes; no frames.
 
 Broken links, attributes and masks of other types, and damage raise a DataError that names the file
 and the place in it.
@@ -17,7 +17,7 @@ from robomimic_ddp.errors import DataError, RobomimicDDPError
 
 @contextmanager
 def opened(path: Any) -> Iterator[Structure]:
-    """The structure of the file `path`. Raises OSError where it is not HDF5."""
+    """Yield the structure of the file `path`. Raises OSError where it is not HDF5."""
     import h5py
 
     with h5py.File(files.regular(path), "r") as file:
@@ -46,7 +46,7 @@ class Structure:
         self.path, self.file = path, file
 
     def find(self, place: str) -> Any:
-        """The group or dataset at `place`; None if there is none."""
+        """Return the group or dataset at `place`; None if there is none."""
         with _reading(f"{self.path}: {place!r}"):
             try:
                 return self.file[place]
@@ -59,7 +59,7 @@ class Structure:
                 raise
 
     def group(self, place: str) -> Any | None:
-        """The group at `place`; None if there is none. Raises DataError for a dataset."""
+        """Return the group at `place`; None if there is none. Raises DataError for a dataset."""
         item = self.find(place)
         if item is not None and not hasattr(item, "items"):
             raise DataError(
@@ -69,7 +69,7 @@ class Structure:
         return item
 
     def names(self, place: str) -> list[str]:
-        """Names in the group at `place`, invalid UTF-8 escaped; empty if there is no group."""
+        """Return the names in the group at `place`, invalid UTF-8 escaped; [] without a group."""
         group = self.group(place)
         with _reading(f"{self.path}: {place!r}"):
             names = [] if group is None else list(group)
@@ -79,7 +79,7 @@ class Structure:
             ]
 
     def episodes(self) -> list[str]:
-        """Names of the episodes. Raises DataError where there is none."""
+        """Return the names of the episodes. Raises DataError where there is none."""
         names = self.names("data")
         if not names:
             raise DataError(
@@ -90,13 +90,13 @@ class Structure:
         return names
 
     def attribute(self, place: str, name: str) -> Any:
-        """The attribute `name` of `place`, or None."""
+        """Return the attribute `name` of `place`, or None."""
         item = self.find(place)
         with _reading(f"{self.path}: the attribute {name} of {place}"):
             return None if item is None else item.attrs.get(name)
 
     def length(self, episode: str) -> int | None:
-        """`num_samples` of an episode, or None. Raises DataError if it is not an integer."""
+        """Return `num_samples` of an episode, or None. Raises DataError if it is not an integer."""
         value = self.attribute(f"data/{episode}", "num_samples")
         try:
             if value is None or int(value) == value:
@@ -109,7 +109,7 @@ class Structure:
         )
 
     def steps(self, episode: str) -> int:
-        """`num_samples` of an episode. Raises DataError if it has none."""
+        """Return `num_samples` of an episode. Raises DataError if it has none."""
         steps = self.length(episode)
         if steps is None or steps < 1:
             raise DataError(
@@ -119,7 +119,9 @@ class Structure:
         return steps
 
     def mask(self, key: str) -> list[str]:
-        """The episodes of the filter key `key`. Raises DataError if it is not a list of text."""
+        """Return the episodes of the filter key `key`. Raises DataError if it is not a list of
+        text.
+        """
         place = f"mask/{key}"
         dataset = self.find(place)
         with _reading(f"{self.path}: filter key {key!r}"):
@@ -134,7 +136,7 @@ class Structure:
             return [name.decode() for name in dataset[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
-        """The shape of the dataset at `place`, or None. Raises DataError if it is not numeric."""
+        """Return the shape of the dataset at `place`, or None. Raises DataError unless numeric."""
         dataset = self.find(place)
         if dataset is None:
             return None
@@ -167,8 +169,8 @@ class Structure:
         if missing or raw:
             raise DataError(
                 f"{self.path}: {place!r} takes its numbers from {(missing or raw)[0]!r}, which is "
-                f"{'not there' if missing else 'no HDF5 file'}: expected them in this file, or in "
-                "HDF5 files beside it. Copy those too, or write the dataset again (h5repack)."
+                f"{'not there' if missing else 'not an HDF5 file'}: expected them in this file, or "
+                "in HDF5 files next to it. Copy those too, or write the dataset again (h5repack)."
             )
 
     def require_steps(self, episode: str, place: str, shape: tuple[int, ...], steps: int) -> None:

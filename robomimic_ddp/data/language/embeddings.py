@@ -35,19 +35,20 @@ class Embeddings:
         return self._encoder.width
 
     def knows(self, texts: Sequence[str]) -> bool:
-        """Whether `of` finds all `texts` without the language model."""
+        """Return whether `of` finds all `texts` without the language model."""
         return all(text in self._rows for text in texts)
 
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
-        """float32 [B, frames, width], the same for each frame. Encodes unknown texts: call it from
-        the thread that trains, since constructing a model draws from random streams, then restored.
+        """Return float32 [B, frames, width], the same for each frame. Encodes unknown texts: call
+        it from the thread that trains, since constructing a model draws from random streams, then
+        restored.
         """
         distinct, index = np.unique(np.array(texts, object), return_inverse=True)
         rows = torch.stack([self._row(text) for text in distinct.tolist()])
         return rows[torch.from_numpy(index), None].repeat(1, frames, 1)
 
     def _row(self, text: str) -> torch.Tensor:
-        """float32 [width]; encodes an unknown text."""
+        """Return float32 [width]; encodes an unknown text."""
         if text not in self._rows:
             self._rows[text] = torch.from_numpy(self._encoder.encode(text))
         return self._rows[text]
@@ -56,9 +57,9 @@ class Embeddings:
 def make_embeddings(
     key: str, model: str, texts: Sequence[str], cache: Path, device: str = "cpu"
 ) -> Embeddings:
-    """Collective: the embeddings of `texts`, which are equal on all ranks. Each rank computes its
-    share of those that the main rank's folder `cache` lacks, and gets all. Raises the DataError of
-    the first rank that has one on every rank.
+    """Collective: return the embeddings of `texts`, which are equal on all ranks. Each rank
+    computes its share of those that the main rank's folder `cache` lacks, and gets all. Raises the
+    DataError of the first rank that has one on every rank.
     """
     texts = sorted(set(texts))
     encoder: Any = None
@@ -75,15 +76,15 @@ def make_embeddings(
     if missing:
         if group.is_main():
             logger.info("embedding %d instructions with %s", len(missing), encoder.name)
-        for share in array_cache.compute_together(lambda: _own_share(encoder, missing)):
+        for share in array_cache.compute_together(lambda: _encode_share(encoder, missing)):
             known.update(share)
         if group.is_main():
-            _keep(path, known)
+            _store(path, known)
     return Embeddings(key, encoder, {text: known[text] for text in texts})
 
 
-def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray]:
-    """This rank's part of `missing`, encoded."""
+def _encode_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray]:
+    """Encode this rank's share of `missing`."""
     from tqdm import tqdm
 
     texts = missing[group.rank() :: group.world_size()]
@@ -95,7 +96,7 @@ def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Text -> embedding of the file; empty if it cannot be read."""
+    """Return text -> embedding of the file; empty if it cannot be read."""
 
     def by_text(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name.decode(): row for name, row in zip(arrays["texts"].tolist(), arrays["rows"])}
@@ -103,8 +104,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     return array_cache.read(path, "embeddings", by_text) or {}
 
 
-def _keep(path: Path, known: dict[str, np.ndarray]) -> None:
-    """Adds to the file; if several jobs do so at once, one wins."""
+def _store(path: Path, known: dict[str, np.ndarray]) -> None:
+    """Add to the file; if several jobs do so at once, one wins."""
     everything = {**_read(path), **known}
     names = sorted(everything)
     texts = np.array([name.encode() for name in names])

@@ -58,7 +58,7 @@ class Encoder:
         return int(self._config.projection_dim if self._clip else self._of_text.hidden_size)
 
     def fingerprint(self) -> str:
-        """Identifies the model: by the contents of a local folder, else by its commit."""
+        """Identify the model: by the contents of a local folder, else by its commit."""
         total = hashlib.sha256(f"{_VERSION} {self._class}".encode())
         folder = Path(self.name)
         if folder.is_dir():
@@ -70,7 +70,7 @@ class Encoder:
         return total.hexdigest()[:24]
 
     def encode(self, text: str) -> np.ndarray:
-        """float32 [width]."""
+        """Return the embedding of `text`, float32 [width]."""
         if self._tokenizer is None:
             self._tokenizer = self._get("AutoTokenizer")
         padding = {"padding": "max_length", "max_length": CLIP_TOKENS} if self._clip else {}
@@ -87,12 +87,12 @@ class Encoder:
         return embedding.float().cpu().numpy()
 
     def unload(self) -> None:
-        """Frees the model; it is loaded again for the next text."""
+        """Free the model; it is loaded again for the next text."""
         self._model = LanguageModel(lambda: self._get(self._class)).to(self.device)
 
 
 def _sampled(file: Path) -> bytes:
-    """A digest of a small file, or of a large one's size and of blocks spread over it."""
+    """Return a digest of a small file, or of a large one's size and of blocks spread over it."""
     size, total = file.stat().st_size, hashlib.sha256()
     with files.opened(file) as data:
         if size <= _WHOLE_BYTES:

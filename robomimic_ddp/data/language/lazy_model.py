@@ -19,7 +19,7 @@ MOST_TEXTS = 1000
 
 
 def unavailable(name: str, error: Exception) -> DataError:
-    """The error for a model that could not be loaded, with how to provide it."""
+    """Return the error for a model that could not be loaded, with how to provide it."""
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     is_name = name.count("/") < 2 and not name.startswith(("/", ".", "~"))
     wanted = name if is_name else "distilbert-base-uncased"
@@ -35,7 +35,7 @@ def unavailable(name: str, error: Exception) -> DataError:
 
 
 def language_model(load: Callable) -> Callable:
-    """`language_model(AutoModel.from_pretrained)(name, ...)`: a proxy that loads at its first use.
+    """Wrap `load`: `language_model(AutoModel.from_pretrained)(name, ...)` loads at its first use.
 
     On several ranks, without gradients, each distinct text (tokens with padding) is encoded once.
     One rank encodes whole batches, as the host: other batch sizes would round differently.
@@ -79,7 +79,7 @@ class LanguageModel:
         return self
 
     def loaded(self) -> Any:
-        """The model itself, loaded and moved if needed."""
+        """Return the model itself, loaded and moved if needed."""
         if self._model is None:
             model = self._load()
             for args, kwargs in self._moves:
@@ -103,7 +103,7 @@ class LanguageModel:
         return model(**kwargs) if output is None else output
 
     def _encode(self, model: Any, inputs: Mapping, keys: list[tuple]) -> Any:
-        """The output; only new rows go through the model. None if the output has no rows."""
+        """Return the output; only new rows go through the model. None if the output has no rows."""
         wanted = {key: index for index, key in enumerate(keys) if key not in self._rows}
         if wanted:
             rows = torch.tensor(list(wanted.values()))
@@ -126,7 +126,7 @@ class LanguageModel:
 
 
 def _batch_size(args: tuple, inputs: Mapping) -> int:
-    """Rows of keyword tensors, as tokenizers return them; 0 for other calls."""
+    """Return the rows of keyword tensors, as tokenizers return them; 0 for other calls."""
     values = list(inputs.values())
     if args or not values or not all(isinstance(v, torch.Tensor) and v.dim() for v in values):
         return 0

@@ -72,14 +72,14 @@ class RLDSDataset:
         self.windows_of_all = int(every_count.sum())
         """Windows of all episodes, used or not: one more than the largest `index`."""
         counts = every_count[rows]
-        taken = windows_per_pass(counts, options.subsample_length)
+        per_pass = windows_per_pass(counts, options.subsample_length)
         self.table = WindowTable(
-            index.file[rows], index.offset[rows], counts, taken, self._begin[rows]
+            index.file[rows], index.offset[rows], counts, per_pass, self._begin[rows]
         )
 
     def __len__(self) -> int:
-        """Windows in a pass."""
-        return int(self.table.taken.sum())
+        """Return the windows in a pass."""
+        return int(self.table.per_pass.sum())
 
     @property
     def name(self) -> str:
@@ -112,21 +112,21 @@ class RLDSDataset:
         return "RLDSDataset (\n\t" + "\n\t".join(f"{k}={v}" for k, v in shown.items()) + "\n)"
 
     def episode_of(self, window: int) -> tuple[int, int]:
-        """The row of the index and the step of the window with the number `window` (`index`)."""
+        """Return the row of the index and the step of the window with the number `window`."""
         row = int(np.searchsorted(self._every_end, window, "right"))
         return row, int(window - self._begin[row]) + self.shape.first
 
     def describe_episode(self, row: int) -> str:
-        """The file and record of episode `row` of the index, for messages."""
+        """Return the file and record of episode `row` of the index, for messages."""
         file = self.index.file[row]
         number = row - int(np.searchsorted(self.index.file, file))
         return f"{self.source.files[file]}: episode {number} at byte {self.index.offset[row]}"
 
     def get_dataset_sampler(self) -> None:
-        """None: the order comes from the loader, not from a sampler of indices."""
+        """Return None: the order comes from the loader, not from a sampler of indices."""
 
     def get_action_stats(self) -> OrderedDict:
-        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps."""
+        """Return {action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps."""
         merged = self._merged("actions")
         parts = {
             name: split_by_key(value, self.fields.actions)
@@ -139,17 +139,17 @@ class RLDSDataset:
         )
 
     def get_action_normalization_stats(self) -> OrderedDict:
-        """{action key: {"scale", "offset"}}, float32 [1, D], of the normalisation."""
+        """Return {action key: {"scale", "offset"}}, float32 [1, D], of the normalisation."""
         return normalization.action_normalization(self.get_action_stats(), self.action_config)
 
     def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """{obs key: {"scale", "offset"}}, float32 [1, ...]; 1 and 0 for cameras."""
+        """Return {obs key: {"scale", "offset"}}, float32 [1, ...]; 1 and 0 for cameras."""
         stats = normalization.state_normalization(
             self._merged("states"), self.fields.low_dim_shapes
         )
-        as_they_are = {made.key: (1, made.width) for made in self.embeddings}
-        as_they_are.update(dict.fromkeys(self.fields.images, (1, 3, *self.size.pixels)))
-        for key, shape in as_they_are.items():
+        unchanged = {table.key: (1, table.width) for table in self.embeddings}
+        unchanged.update(dict.fromkeys(self.fields.images, (1, 3, *self.size.pixels)))
+        for key, shape in unchanged.items():
             stats[key] = {
                 "offset": np.zeros(shape, np.float32),
                 "scale": np.ones(shape, np.float32),
@@ -157,10 +157,10 @@ class RLDSDataset:
         return stats
 
     def _merged(self, kind: str) -> dict[str, np.ndarray]:
-        """See `Moments.merged`: over all steps of `normalised_with`."""
-        used = [(getattr(one.index, kind), one) for one in self.normalised_with]
+        """Return `Moments.merged` of all steps of `normalised_with`."""
+        parts = [(dataset, getattr(dataset.index, kind)) for dataset in self.normalised_with]
         return merged_statistics(
-            [moments.merged(one.index.length, one.all_rows) for moments, one in used]
+            [moments.merged(dataset.index.length, dataset.all_rows) for dataset, moments in parts]
         )
 
     @cached_property

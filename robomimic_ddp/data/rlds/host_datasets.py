@@ -18,13 +18,13 @@ from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.data.rlds.index.build import numbers_in_files
 from robomimic_ddp.data.rlds.index.cache import load_index
 from robomimic_ddp.data.rlds.index.source import Source
-from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
+from robomimic_ddp.data.rlds.index.splits import select_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import job_config
-from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
+from robomimic_ddp.data.rlds.schema.fields import Fields, available_keys, find_fields
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
 from robomimic_ddp.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ _ROUNDING = 1e-4
 
 
 def env_metadata(path: str) -> dict[str, Any]:
-    """The result of the host's get_env_metadata_from_dataset for the RLDS folder `path`."""
+    """Return the result of the host's get_env_metadata_from_dataset for the RLDS folder `path`."""
     folder = paths.expanded(path)
     return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
 
@@ -46,15 +46,16 @@ def shape_metadata(
     all_obs_keys: Sequence[str] | None = None,
     language_model: str = AUTO,
 ) -> dict[str, Any]:
-    """The result of the host's get_shape_metadata_from_dataset for an entry of `dataset_configs`.
-    The host's ObsUtils must be initialised. Not collective; reads metadata only. Raises DataError.
+    """Return the result of the host's get_shape_metadata_from_dataset for an entry of
+    `dataset_configs`. The host's ObsUtils must be initialised. Not collective; reads metadata only.
+    Raises DataError.
     """
     import robomimic.utils.obs_utils as ObsUtils
 
     path, schema = dataset_config["path"], load_schema(dataset_config.get("schema", DEFAULT))
     source = Source(paths.expanded(path))
     if all_obs_keys is None:
-        all_obs_keys = held_keys(schema.observations, source.steps)
+        all_obs_keys = available_keys(schema.observations, source.steps)
     image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]
     fields = _fields(source, schema, all_obs_keys, image_keys, action_keys)
     shapes = OrderedDict()
@@ -82,7 +83,7 @@ def datasets_from_config(
     language_model: str = AUTO,
     device: str = "cpu",
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
-    """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
+    """Collective: return the train dataset of `config`, and its validation dataset or None.
 
     If the main rank has no cached index, the ranks share the reading of the datasets for it; an
     error of one is raised on all. skip_corrupt: count damaged episodes and leave them out.
@@ -99,9 +100,9 @@ def datasets_from_config(
     size = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
 
     def make(indexed: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
-        source, fields, index, kept = indexed
-        more = (_window_shape(train), size, train.action_config, options, role)
-        return RLDSDataset(source, fields, index, rows, kept, *more)
+        settings = (_window_shape(train), size, train.action_config, options, role)
+        source, fields, index, all_rows = indexed
+        return RLDSDataset(source, fields, index, rows, all_rows, *settings)
 
     indices = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(indices)
@@ -114,27 +115,28 @@ def datasets_from_config(
     fraction = float(setting(config, "train.validation_fraction"))
     trained, valid = [], []
     for indexed in indices:
-        source, _, index, kept = indexed
+        source, _, index, all_rows = indexed
         numbers, where = numbers_in_files(index, source), str(source.folder)
-        rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
+        per_file = source.episodes_of_source
+        rows = split_validation(index, all_rows, fraction, where, per_file, numbers)
         trained.append(make(indexed, rows[0], "train"))
         valid.append(make(indexed, rows[1], "valid"))
     return _together(trained, entries, embeddings), _together(valid, entries, embeddings)
 
 
 def _embeddings(
-    config: Any, found: list[tuple], obs_keys: Sequence[str], model: str, device: str
+    config: Any, indices: list[tuple], obs_keys: Sequence[str], model: str, device: str
 ) -> list[Embeddings]:
-    """Collective: the embeddings of all instructions, for each of `obs_keys` that is one."""
+    """Collective: return the embeddings of all instructions, for each of `obs_keys` that is one."""
     keys = [key for key in obs_keys if key in MODELS]
-    for source, fields, *_ in found if keys else ():
+    for source, fields, *_ in indices if keys else ():
         if fields.language is None:
             raise DataError(
                 f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
                 "their embedding. Take the key out of the config, or name the feature that has "
                 "them as `language` in a schema of your own (train.rlds_schema)."
             )
-    texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
+    texts = [text for _, _, index, rows in indices if keys for text in index.instructions(rows)]
     cache = cache_folder(setting(config, "train.data_cache_dir"))
     return [make_embeddings(key, model, texts, cache, device) for key in keys]
 
@@ -142,7 +144,7 @@ def _embeddings(
 def _together(
     datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
 ) -> RLDSDataset | RLDSMixture:
-    """One dataset unchanged, several as a mixture with shared statistics."""
+    """Return one dataset unchanged, several as a mixture with shared statistics."""
     for dataset in datasets:
         dataset.normalised_with = datasets
         dataset.embeddings = embeddings
@@ -151,13 +153,13 @@ def _together(
     return RLDSMixture(datasets, [entry["weight"] for entry in entries])
 
 
-def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
-    """Raises DataError for datasets of a mixture whose states or actions differ in shape."""
-    (first, wanted, *_), *others = found
+def _require_alike(indices: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
+    """Raise DataError for datasets of a mixture whose states or actions differ in shape."""
+    (first, wanted, *_), *others = indices
     for source, fields, *_ in others:
         sizes = [
-            ({key: part.size for key, part in one.actions.items()}, dict(one.low_dim_shapes))
-            for one in (wanted, fields)
+            ({key: part.size for key, part in each.actions.items()}, dict(each.low_dim_shapes))
+            for each in (wanted, fields)
         ]
         if sizes[0] != sizes[1]:
             raise DataError(
@@ -169,8 +171,8 @@ def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> Non
 def indices_from_config(
     config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
-    """Collective: for each dataset of `config` its files, fields, index, and the rows of episodes
-    that pass the filters. Raises DataError, ConfigError.
+    """Collective: yield for each dataset of `config` its files, fields, index, and the rows of
+    episodes that pass the filters. Raises DataError, ConfigError.
     """
     train = config.train
     for entry in dataset_configs(config):
@@ -178,7 +180,7 @@ def indices_from_config(
         fields = _fields_of_run(config, source, entry["schema"], obs_keys)
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)
-        kept = kept_episodes(
+        rows = select_episodes(
             index,
             _window_shape(train).count(index.length),
             bool(setting(config, "train.success_only")) and fields.success is not None,
@@ -187,12 +189,12 @@ def indices_from_config(
             fields.filters,
             fields.success,
         )
-        yield source, fields, index, kept
+        yield source, fields, index, rows
 
 
 def fields_from_config(config: Any, source: Source, obs_keys: Sequence[str]) -> Fields:
-    """What a run with `config` reads of the dataset `source`, wherever that is; it is found among
-    train.dataset_names by its name. Raises DataError, ConfigError.
+    """Return what a run with `config` reads of the dataset `source`, wherever that is; it is found
+    among train.dataset_names by its name. Raises DataError, ConfigError.
     """
     job_config.check(config)
     names, name = job_config.dataset_names(config), source.folder.parent.name
@@ -217,7 +219,7 @@ def _window_shape(train: Any) -> WindowShape:
 
 
 def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
-    """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
+    """Raise DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
     normalization = dataset.get_action_normalization_stats()
     for key, stats in dataset.get_action_stats().items():
         scale, offset = normalization[key]["scale"], normalization[key]["offset"]
@@ -238,8 +240,8 @@ def _fields(
     image_keys: Sequence[str],
     action_keys: Sequence[str],
 ) -> Fields:
-    """The fields of a dataset; embeddings of instructions have none. Cameras that `prepare-data`
-    has dropped may be missing, unless the run asks for them.
+    """Return the fields of a dataset; embeddings of instructions have none. Cameras that
+    `prepare-data` has dropped may be missing, unless the run asks for them.
     """
     where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
     dropped = {name.replace("/", ".") for name in (source.prepared or {}).get("dropped", ())}

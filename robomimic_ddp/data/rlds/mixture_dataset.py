@@ -28,7 +28,7 @@ class RLDSMixture:
         self.first_index = [0, *ends[:-1].tolist()]
 
     def __len__(self) -> int:
-        """Windows of all datasets together."""
+        """Return the windows of all datasets together."""
         return sum(len(dataset) for dataset in self.datasets)
 
     @property

@@ -1,6 +1,6 @@
-"""Computes octo's dataset statistics once, and not on every rank.
+"""Compute octo's dataset statistics once, and not on every rank.
 
-Its `get_dataset_statistics` reads the whole dataset, and writes a JSON file beside it, in place,
+Its `get_dataset_statistics` reads the whole dataset, and writes a JSON file next to it, in place,
 which another rank might read meanwhile.
 """
 
@@ -27,7 +27,7 @@ ITS_OWN = "hash_dependencies"
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """For the block, `once` for each loaded copy of octo's function. Not collective."""
+    """For the block, wrap each loaded copy of octo's function by `once`. Not collective."""
     import_tensorflow()  # before octo does, for the order of imports
     with suppress(ImportError):  # no octo, or a broken one: the host reports it
         importlib.import_module("octo.data.dataset")
@@ -38,17 +38,17 @@ def computed_once() -> Iterator[None]:
 
 
 def _holders() -> list[ModuleType]:
-    found = []
+    modules = []
     for module in list(sys.modules.values()):
         function = vars(module).get(NAME) if isinstance(module, ModuleType) else None
         if inspect.isfunction(function) and ITS_OWN in inspect.signature(function).parameters:
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules
 
 
 def once(function: Callable) -> Callable:
-    """`function`, computed on the main rank. The wrapper is collective, without a time limit: every
-    rank gets the main rank's value or error, the others as a DataError.
+    """Wrap `function`: it is computed on the main rank. The wrapper is collective, without a time
+    limit: every rank gets the main rank's value or error, the others as a DataError.
     """
 
     @functools.wraps(function)
@@ -61,12 +61,12 @@ def once(function: Callable) -> Callable:
                 # The ranks that wait need any error.
                 except Exception as error:
                     failure = error
-            said = None if failure is None else f"{type(failure).__name__}: {failure}"
-            value, said = group.gather_objects((value, said), within=waiting)[0]
+            message = None if failure is None else f"{type(failure).__name__}: {failure}"
+            value, message = group.gather_objects((value, message), within=waiting)[0]
         if failure is not None:
             raise failure
-        if said is not None:
-            raise DataError(f"the main rank could not compute statistics: {said}").on_all_ranks()
+        if message is not None:
+            raise DataError(f"the main rank could not compute statistics: {message}").on_all_ranks()
         return value
 
     return computed

@@ -13,7 +13,7 @@ LINE_SECONDS = 30.0
 
 @contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
-    """For the block: a function that takes numbers of bytes that were read, of `total`. Shows
+    """Yield a function that takes numbers of bytes that were read, of `total`. Shows
     progress, speed and the time left on stderr; nothing for a total of 0.
     """
     from tqdm import tqdm
@@ -23,8 +23,3 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
     shown = {"desc": what, "unit": "B", "unit_scale": True, "file": sys.stderr, **waits}
     with tqdm(total=total, disable=not total, **shown) as bar:
         yield bar.update
-
-
-def gb(count: float) -> str:
-    """Return a number of bytes for people."""
-    return f"{count / 1e9:.3g} GB"

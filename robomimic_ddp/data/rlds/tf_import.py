@@ -1,4 +1,4 @@
-"""Imports TensorFlow, for hosts with another RLDS pipeline: for the CPU only, without log
+"""Import TensorFlow, for hosts with another RLDS pipeline: for the CPU only, without log
 messages, with few threads. Our loader needs none.
 """
 
@@ -28,8 +28,8 @@ _STARTUP_LINE = re.compile(
 
 @lru_cache(maxsize=1)
 def import_tensorflow() -> Any:
-    """The `tensorflow` module, without GPUs, whose memory the policy needs. Raises DataError if it
-    is missing, or has already initialised a GPU in this process.
+    """Return the `tensorflow` module, without GPUs, whose memory the policy needs. Raises DataError
+    if it is missing, or has already initialised a GPU in this process.
     """
     import_triton_first()
     try:
@@ -57,19 +57,19 @@ def import_tensorflow() -> Any:
 
 @contextmanager
 def without_startup_lines() -> Iterator[None]:
-    """Leaves out what TensorFlow's libraries write to stderr while they are loaded, which no log
+    """Leave out what TensorFlow's libraries write to stderr while they are loaded, which no log
     level prevents. Other text appears after the block.
     """
     sys.stderr.flush()
-    kept = os.dup(_STDERR)
+    stderr = os.dup(_STDERR)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), _STDERR)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, _STDERR)
-            os.close(kept)
+            os.dup2(stderr, _STDERR)
+            os.close(stderr)
             file.seek(0)
             for line in file:
                 if not _STARTUP_LINE.match(line):
@@ -77,7 +77,7 @@ def without_startup_lines() -> Iterator[None]:
 
 
 def import_triton_first() -> None:
-    """Imports triton before TensorFlow: with tensorflow-cpu 2.21 and torch 2.12 the other order,
+    """Import triton before TensorFlow: with tensorflow-cpu 2.21 and torch 2.12 the other order,
     also by way of torchvision, is a segmentation fault.
     """
     with suppress(ImportError):  # torch without triton
@@ -85,12 +85,12 @@ def import_triton_first() -> None:
 
 
 def keep_triton_first() -> None:
-    """Makes every later import of TensorFlow import triton first."""
+    """Have every later import of TensorFlow import triton first."""
     sys.meta_path.insert(0, _TritonFirst())
 
 
 class _TritonFirst(MetaPathFinder):
-    """Finds TensorFlow where Python would."""
+    """Find TensorFlow where Python would."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Shards episodes over ranks in hosts with a pipeline over tensorflow-datasets (octo, dlimp).
+"""Shard episodes over ranks in hosts with a pipeline over tensorflow-datasets (octo, dlimp).
 
 While it is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
 `tfds.even_splits`: disjoint, complete, fixed for the run, however the host shuffles.
@@ -29,7 +29,8 @@ def make_sharded(
     rank: int,
     world_size: int,
 ) -> Any:
-    """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
+    """Return `make_dataset(*args, **kwargs)`, which reads only this rank's episodes of each tfds
+    dataset.
 
     Divides the keyword `shuffle_buffer_size` by the ranks. Raises DataError for fewer episodes than
     ranks, and if the call would compute statistics of a shard, or train on all.
@@ -44,13 +45,13 @@ def make_sharded(
         stack.enter_context(_around(tfds.core.DatasetBuilder, "as_dataset", shares.read))
         for name in ("__iter__", "reduce"):
             stack.enter_context(_around(tf.data.Dataset, name, shares.look))
-        made = make_dataset(*args, **kwargs)
-    shares.require_sharded(made, getattr(make_dataset, "__name__", "the call"))
-    return made
+        dataset = make_dataset(*args, **kwargs)
+    shares.require_sharded(dataset, getattr(make_dataset, "__name__", "the call"))
+    return dataset
 
 
 def require_datasets(data_path: str, names: Sequence[str]) -> None:
-    """Raises DataError for a dataset that is not in the folder `data_path` (unless gs://...)."""
+    """Raise DataError for a dataset that is not in the folder `data_path` (unless gs://...)."""
     if "://" in data_path:
         return
     for name in names:
@@ -60,12 +61,12 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
 
 
 class _Shares:
-    """What is read while a pipeline is built; own: this rank's shards; whole: all episodes."""
+    """What is read while a pipeline is built; sharded: this rank's shards; whole: all episodes."""
 
     def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
         self.tf, self.tfds = tf, tfds
         self.rank, self.world_size = rank, world_size
-        self.own: list[Any] = []
+        self.sharded: list[Any] = []
         self.whole: list[Any] = []
 
     def read(
@@ -77,7 +78,7 @@ class _Shares:
         read_config: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """`builder.as_dataset(split, ...)` with this rank's episodes only."""
+        """Return `builder.as_dataset(split, ...)` with this rank's episodes only."""
         if split == WHOLE:
             dataset = as_dataset(builder, split, read_config=read_config, **kwargs)
             self.whole.append(dataset)
@@ -89,14 +90,14 @@ class _Shares:
                 "of the two."
             )
         split = {name: name for name in builder.info.splits} if split is None else split
-        split = self.tf.nest.map_structure(lambda one: self._share(builder, one), split)
-        made = as_dataset(builder, split, read_config=read_config, **kwargs)
-        self.own += [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
-        return made
+        split = self.tf.nest.map_structure(lambda name: self._share(builder, name), split)
+        datasets = as_dataset(builder, split, read_config=read_config, **kwargs)
+        self.sharded += self._datasets(datasets)
+        return datasets
 
     def look(self, method: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Refuses to iterate over a shard while the pipeline is built, as statistics do."""
-        if self.tf.executing_eagerly() and self._comes_from(dataset, self.own):
+        """Refuse to iterate over a shard while the pipeline is built, as statistics do."""
+        if self.tf.executing_eagerly() and self._comes_from(dataset, self.sharded):
             raise DataError(
                 "numbers (such as normalisation statistics) would be computed from this rank's "
                 "episodes alone while the training dataset is made, and would differ by rank. "
@@ -105,19 +106,19 @@ class _Shares:
             )
         return method(dataset, *args, **kwargs)
 
-    def require_sharded(self, made: Any, name: str) -> None:
-        """Raises DataError if every rank would read the same records."""
-        made = [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
-        if not self.own or any(self._comes_from(one, self.whole) for one in made):
-            found = f"reads the whole of split {WHOLE!r}" if self.whole else "reads no tfds dataset"
+    def require_sharded(self, dataset: Any, name: str) -> None:
+        """Raise DataError if every rank would read the same records."""
+        datasets = self._datasets(dataset)
+        if not self.sharded or any(self._comes_from(each, self.whole) for each in datasets):
+            reads = f"reads the whole of split {WHOLE!r}" if self.whole else "reads no tfds dataset"
             raise DataError(
-                f"{name} {found}, so each of {self.world_size} ranks would train on the same "
+                f"{name} {reads}, so each of {self.world_size} ranks would train on the same "
                 "records. Expected builder.as_dataset(split=...) with a training split, such as "
                 f"'train' or 'train[:95%]', inside {name}; it is split over the ranks."
             )
 
     def _share(self, builder: Any, split: Any) -> Any:
-        """This rank's shard of `split`; sizes differ by at most one."""
+        """Return this rank's shard of `split`; sizes differ by at most one."""
         count = builder.info.splits[split].num_examples
         if count < self.world_size:
             raise DataError(
@@ -127,23 +128,24 @@ class _Shares:
             )
         return self.tfds.even_splits(split, self.world_size, drop_remainder=False)[self.rank]
 
-    def _is_dataset(self, value: Any) -> bool:
-        return isinstance(value, self.tf.data.Dataset)
+    def _datasets(self, structure: Any) -> list[Any]:
+        values = self.tf.nest.flatten(structure)
+        return [value for value in values if isinstance(value, self.tf.data.Dataset)]
 
     def _comes_from(self, dataset: Any, sources: list[Any]) -> bool:
-        """Whether `dataset` is one of `sources`, or made from one by map, filter, repeat, ..."""
+        """Return whether `dataset` is one of `sources`, or made of one by map, filter, ..."""
         wanted, todo, seen = {id(source) for source in sources}, [dataset], set()
         while todo:
-            one = todo.pop()
-            if id(one) in wanted:
+            source = todo.pop()
+            if id(source) in wanted:
                 return True
-            if id(one) not in seen:
-                seen.add(id(one))
-                todo += one._inputs()
+            if id(source) not in seen:
+                seen.add(id(source))
+                todo += source._inputs()
         return False
 
 
 def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager[None]:
-    """For the block, `owner.name` is `wrapper(original, ...)`."""
+    """For the block, make `owner.name` call `wrapper(original, ...)`."""
     original = getattr(owner, name)
     return swapped(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))

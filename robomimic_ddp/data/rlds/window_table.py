@@ -1,6 +1,6 @@
 """The windows of a dataset's episodes, and what each rank reads of them in each pass.
 
-All that a process needs which reads for a rank: it can be pickled, and needs no torch.
+The process that reads for a rank needs nothing else: it can be pickled, and needs no torch.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from robomimic_ddp.data.rlds.order.windows import pick_offsets
 
 @dataclass(frozen=True)
 class WindowTable:
-    """int64 [E] each. file, offset: an episode's record; counts: its windows; taken: those of them
-    in a pass; base: the dataset's number of its window 0.
+    """int64 [E] each. file, offset: an episode's record; counts: its windows; per_pass: how many of
+    them come in a pass; base: the dataset's number of its window 0.
     """
 
     file: np.ndarray
     offset: np.ndarray
     counts: np.ndarray
-    taken: np.ndarray
+    per_pass: np.ndarray
     base: np.ndarray
 
     def schedule(
         self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
     ) -> PassSchedule:
         """See `PassSchedule.over`."""
-        return PassSchedule.over(self.file, self.taken, seed, first_pass, segments)
+        return PassSchedule.over(self.file, self.per_pass, seed, first_pass, segments)
 
     def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
-        """What `rank` reads in `part` of `schedule`: a pure function of that and the table."""
+        """Return what `rank` reads in `part` of `schedule`: a pure function of both."""
         share = schedule.share(part, rank)
-        return self._plan(share.pieces, self.taken, share.shuffle, schedule.seed, share.before)
+        return self._plan(share.pieces, self.per_pass, share.shuffle, schedule.seed, share.before)
 
     def valid_plan(
         self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
     ) -> PassPlan:
-        """The rank's part of all windows in file order, or of `most_windows` spread evenly over the
-        episodes; shuffled by a buffer of `buffer` windows.
+        """Return the rank's share of all windows in file order, or of `most_windows` spread evenly
+        over the episodes; shuffled by a buffer of `buffer` windows.
         """
         ends, total = np.cumsum(self.counts), int(self.counts.sum())
         wanted = total if most_windows is None else min(most_windows, total)
-        taken = ends * wanted // total - (ends - self.counts) * wanted // total
-        row = partition.whole_row(taken, np.arange(len(self.file)), 0)
+        per_pass = ends * wanted // total - (ends - self.counts) * wanted // total
+        row = partition.pass_row(per_pass, np.arange(len(self.file)), 0)
         pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
         buffer = max(1, min(buffer, pieces.windows))
-        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
+        return self._plan(pieces, per_pass, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
 
     def _plan(
         self,
         pieces: partition.Pieces,
-        taken: np.ndarray,
+        per_pass: np.ndarray,
         shuffle: Shuffle,
         seed: int | None,
         first_key: int,
@@ -73,7 +73,7 @@ class WindowTable:
             pieces,
             self.file[chosen],
             self.offset[chosen],
-            taken[chosen],
+            per_pass[chosen],
             self.counts[chosen],
             pick,
             self.base[chosen],
@@ -82,9 +82,9 @@ class WindowTable:
         )
 
     def digest(self) -> str:
-        """Hex digest of the table, which saved positions refer to."""
+        """Return a hex digest of the table, which saved positions refer to."""
         total = hashlib.blake2b(digest_size=8)
-        for column in (self.file, self.offset, self.counts, self.taken):
+        for column in (self.file, self.offset, self.counts, self.per_pass):
             total.update(np.asarray(column, np.int64).tobytes())
         return total.hexdigest()
 
@@ -106,10 +106,10 @@ class PassPlans:
 
 
 def the_plan(plan: PassPlan, part: int) -> PassPlan:
-    """`plan`, of the only part; a `partial` of this can be pickled."""
+    """Return `plan`, that of the only part; a `partial` of this can be pickled."""
     return plan
 
 
 def batch_codes(quotas: Quotas, number: int, begun: int, first: int, count: int) -> np.ndarray:
-    """`Quotas.groups` of dataset `number`, for windows that are counted from `begun` before."""
+    """Return `Quotas.groups` of dataset `number`, from `first`, counted from `begun` before."""
     return quotas.groups(number, first - begun, count)

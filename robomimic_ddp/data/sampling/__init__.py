@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robomimic_ddp.data.sampling.loaders import train_loader, valid_loader
-from robomimic_ddp.data.sampling.nested_loaders import JoinedLoaders, StreamLoader, go_to
+from robomimic_ddp.data.sampling.nested_loaders import JoinedLoaders, StreamLoader, seek
 from robomimic_ddp.data.sampling.pass_order import order_of
 from robomimic_ddp.data.sampling.replay import ReplayedLoader
 from robomimic_ddp.data.sampling.sampler import ShardedSampler

@@ -1,4 +1,4 @@
-"""Makes the train and validation loaders from the host's DataLoader arguments."""
+"""Make the train and validation loaders from the host's DataLoader arguments."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def train_loader(
     batch_size_per_rank: int,
     stream_is_sharded: bool = False,
 ) -> Any:
-    """The training loader for the DataLoader arguments `kwargs` of the host; on one rank the host's
-    own.
+    """Return the training loader for the DataLoader arguments `kwargs` of the host; on one rank the
+    host's.
 
     On several, each rank gets full batches of `batch_size_per_rank` from its shard of every pass,
     equally many. `seed`: equal on all ranks. `stream_is_sharded`: of an IterableDataset. Raises
@@ -62,8 +62,8 @@ def valid_loader(
     seed: int,
     batch_size_per_rank: int,
 ) -> Any:
-    """As `train_loader`, for validation: every sample once over all ranks, in batches of at most
-    `batch_size_per_rank` (a `ShardedValidLoader`); the dataset may be small.
+    """Return the same as `train_loader`, for validation: every sample once over all ranks, in
+    batches of at most `batch_size_per_rank` (a `ShardedValidLoader`); the dataset may be small.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "validation")
@@ -83,7 +83,7 @@ def valid_loader(
 
 
 def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
-    """On one rank with drop_last: raises DataError if there is no full batch."""
+    """Raise DataError if, on one rank with drop_last, there is no full batch."""
     batch, dataset = kwargs.get("batch_size", 1), kwargs["dataset"]
     if not kwargs.get("drop_last") or isinstance(dataset, IterableDataset) or not batch:
         return
@@ -98,7 +98,7 @@ def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
 
 
 def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:
-    """The order of the host's loader and its number of samples per pass, over all ranks."""
+    """Return the order of the host's loader and its number of samples per pass, over all ranks."""
     dataset, sampler = kwargs["dataset"], kwargs.get("sampler")
     if isinstance(dataset, IterableDataset):
         raise DataError(

@@ -38,7 +38,7 @@ class StreamLoader(Wrapped):
         self._world_size = world_size
 
     def __len__(self) -> int:
-        """Global batches in the dataset's length, which is that of the whole data."""
+        """Return the global batches in the dataset's length, which is that of the whole data."""
         return len(self.loader.dataset) // (self.loader.batch_size * self._world_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -54,39 +54,39 @@ class JoinedLoaders(Wrapped):
     """
 
     def __init__(self, before: Any, loader: Any) -> None:
-        """Adds `loader` to `before`, which is a loader or a `JoinedLoaders`."""
+        """Add `loader` to `before`, which is a loader or a `JoinedLoaders`."""
         self.loaders = [*getattr(before, "loaders", [before]), loader]
         self.loader = self.loaders[0]
 
     def __len__(self) -> int:
         return len(self.loader)
 
-    def let_go(self) -> None:
-        """Calls `let_go` of each loader that has it; see `ShardedLoader.let_go`."""
+    def drop_iterator(self) -> None:
+        """Call `drop_iterator` of each loader that has it; see `ShardedLoader.drop_iterator`."""
         for loader in self.loaders:
-            getattr(loader, "let_go", lambda: None)()
+            getattr(loader, "drop_iterator", lambda: None)()
 
     def position(self) -> dict[str, Any]:
-        """The position of the first loader, with those of the others under "others"."""
+        """Return the position of the first loader, with those of the others under "others"."""
         positions = [getattr(loader, "position", lambda: None)() for loader in self.loaders]
         return {**(positions[0] or {}), "others": positions[1:]}
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Moves each loader to its position. One without a saved position starts a new pass."""
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Move each loader to its position. One without a saved position starts a new pass."""
         positions = [position, *(position or {}).get("others", [])]
         positions += [None] * (len(self.loaders) - len(positions))
         return "\n".join(
-            go_to(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
+            seek(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
         )
 
 
-def go_to(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-    """Moves a train loader to a saved position, and returns a line for the user. A stream that the
+def seek(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+    """Move a train loader to a saved position, and return a line for the user. A stream that the
     host reads itself has none.
     """
-    if not hasattr(loader, "go_to"):
+    if not hasattr(loader, "seek"):
         return "data: the host's own pipeline starts over (its place cannot be found again)"
-    return loader.go_to(position, world_size, epoch)
+    return loader.seek(position, world_size, epoch)
 
 
 def datasets_of(loader: Any) -> list[Any]:

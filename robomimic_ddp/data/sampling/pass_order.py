@@ -27,7 +27,7 @@ Order = Callable[[int], np.ndarray]
 
 
 def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Order:
-    """The order for the DataLoader arguments `sampler` and `shuffle`.
+    """Return the order for the DataLoader arguments `sampler` and `shuffle`.
 
     torch's samplers and the host's CustomWeightedRandomSampler are drawn here. Any other sampler is
     iterated once per pass on every rank, with the global random streams seeded from (seed, pass)
@@ -58,7 +58,7 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Ord
 
 
 def another_order(what: str, sampler: Any) -> CheckpointError:
-    """The error if a pass cannot be resumed in its middle, since its order has changed."""
+    """Return the error if a pass cannot be resumed in its middle, since its order has changed."""
     name = "the shuffled dataset" if sampler is None else f"the sampler {type(sampler).__name__}"
     return CheckpointError(
         f"{what} cannot be resumed in its middle: {name} gives another order than when the state "
@@ -71,7 +71,7 @@ def another_order(what: str, sampler: Any) -> CheckpointError:
 
 
 def is_stateless(sampler: Any) -> bool:
-    """Whether each iteration of `sampler` depends only on the global random streams."""
+    """Return whether each iteration of `sampler` depends only on the global random streams."""
     if sampler is None or _only_draws_weights(sampler):
         return getattr(sampler, "generator", None) is None
     known = (SequentialSampler, RandomSampler, SubsetRandomSampler)
@@ -79,7 +79,7 @@ def is_stateless(sampler: Any) -> bool:
 
 
 def _only_draws_weights(sampler: Any) -> bool:
-    """Whether the indices are drawn from `weights` only; a subclass may do anything."""
+    """Return whether the indices are drawn from `weights` only; a subclass may do anything."""
     if not isinstance(sampler, WeightedRandomSampler):
         return False
     own_iteration = type(sampler).__iter__ is not WeightedRandomSampler.__iter__
@@ -87,7 +87,7 @@ def _only_draws_weights(sampler: Any) -> bool:
 
 
 def _generator(seed: int, number: int) -> np.random.RandomState:
-    """The generator of pass `number`: RandomState, whose streams never change."""
+    """Return the generator of pass `number`: RandomState, whose streams never change."""
     entropy = np.random.SeedSequence([seed % 2**64, number])
     return np.random.RandomState(np.random.MT19937(entropy))
 
@@ -101,7 +101,7 @@ def _uniform(size: int, seed: int) -> Order:
 
 
 def _weighted(sampler: WeightedRandomSampler, seed: int) -> Order:
-    """Draws by numpy, as the host does: torch.multinomial is limited to 2**24 categories."""
+    """Draw by numpy, as the host does: torch.multinomial is limited to 2**24 categories."""
 
     def draw(number: int) -> np.ndarray:
         # Read per pass: a host may change its weights while training.

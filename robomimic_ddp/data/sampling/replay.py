@@ -20,58 +20,58 @@ _WHOLE = -1
 
 
 class _Recorded(Wrapped):
-    """The host's sampler; records how far each iteration went, and the newest one's indices."""
+    """The host's sampler; records how far each iteration went, and the indices of the newest."""
 
     wraps = ("sampler",)
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self.taken: list[int] = []
+        self.lengths: list[int] = []
         """Number of indices of each iteration; `_WHOLE` for a complete one."""
-        self.given = array("q")
+        self.indices = array("q")
         self.random_state: dict[str, Any] | None = None
-        """Of the streams when the newest iteration began, which is when its first index is asked
-        for: of several loaders, after all of their iterations were made.
+        """State of the streams when the newest iteration began, which is when its first index is
+        asked for: of several loaders, after all of their iterations were made.
         """
         self.start_from: dict[str, Any] | None = None
-        """The state of the streams in which the next iteration begins; None: as they are."""
+        """Return the state of the streams in which the next iteration begins; None: as they are."""
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        number = len(self.taken)
-        self.taken.append(0)
-        self.given = given = array("q")
+        number = len(self.lengths)
+        self.lengths.append(0)
+        self.indices = indices = array("q")
         if self.start_from is not None:
             rng.restore(self.start_from)
             self.start_from = None
         self.random_state = rng.capture()
-        taken = self.taken
+        lengths = self.lengths
         for index in self.sampler:
-            given.append(index if type(index) is int else _number(index))
-            taken[number] += 1
+            indices.append(index if type(index) is int else _number(index))
+            lengths[number] += 1
             yield index
-        taken[number] = _WHOLE
+        lengths[number] = _WHOLE
 
     def digest(self, count: int) -> str:
-        """Digest of the first `count` indices of the newest iteration."""
-        return hashlib.sha256(self.given[:count].tobytes()).hexdigest()
+        """Return a digest of the first `count` indices of the newest iteration."""
+        return hashlib.sha256(self.indices[:count].tobytes()).hexdigest()
 
     def history(self, iterations: int | None = None) -> list[int] | None:
-        """What `bring_to` needs to repeat the first `iterations` (None: all), or None."""
-        return None if is_stateless(self.sampler) else self.taken[:iterations]
+        """Return what `bring_to` needs to repeat the first `iterations` (None: all), or None."""
+        return None if is_stateless(self.sampler) else self.lengths[:iterations]
 
-    def bring_to(self, taken: list[int]) -> None:
-        """Iterates the sampler until it has had iterations of these lengths; keeps the streams."""
+    def bring_to(self, lengths: list[int]) -> None:
+        """Iterate the sampler for iterations of these `lengths`; restore the streams."""
         with rng.kept():
-            for count in taken[len(self.taken) :]:
+            for count in lengths[len(self.lengths) :]:
                 for _ in self if count == _WHOLE else islice(self, count):
                     pass
 
 
 def _number(index: Any) -> int:
-    """An index as a number; hosts' samplers may yield other types."""
+    """Return an index as a number; hosts' samplers may yield other types."""
     try:
         return int(index)
     except (TypeError, ValueError):
@@ -79,7 +79,7 @@ def _number(index: Any) -> int:
 
 
 class ReplayedLoader(Wrapped):
-    """Iterates the host's DataLoader `loader`, whose sampler draws from the global random streams.
+    """Iterate the host's DataLoader `loader`, whose sampler draws from the global random streams.
 
     To restore a position, the streams are set back, a new iteration starts, and delivered batches
     are skipped. A stateful sampler is first iterated as often as it was.
@@ -104,12 +104,12 @@ class ReplayedLoader(Wrapped):
         self._last = weakref.ref(iteration)
         return iteration
 
-    def let_go(self) -> None:
+    def drop_iterator(self) -> None:
         """The host has dropped its iterator (see ShardedLoader)."""
         self._last = None
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs. Between iterations the random streams suffice, saved elsewhere."""
+        """Return what `seek` needs. Between iterations the saved random streams suffice."""
         live, recorded = self._live(), self._recorded
         if self._next is not None:
             return self._next
@@ -127,7 +127,7 @@ class ReplayedLoader(Wrapped):
         }
 
     def batches_left(self) -> int:
-        """Batches left in the current iteration; all before it starts."""
+        """Return the batches left in the current iteration; all before it starts."""
         live = self._live()
         if self._next is not None:
             return len(self) - self._next["batches"]
@@ -136,8 +136,8 @@ class ReplayedLoader(Wrapped):
     def _batch_size(self) -> int | None:
         return getattr(self.loader, "batch_size", None)
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes at the `position` of a run on one rank; returns a line for the user. Raises
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Resume at the `position` of a run on one rank; return a line for the user. Raises
         CheckpointError, here or when the next iteration starts, if the order of the pass differs.
         """
         if position is None or position.get("kind") != "replay":
@@ -155,7 +155,7 @@ class ReplayedLoader(Wrapped):
         if live is None or live.over:
             self._next = position
         else:
-            live.go_to(position)  # started by the host before its epoch loop
+            live.seek(position)  # started by the host before its epoch loop
         return f"data: the pass resumes after {batches} of {len(self)} batches"
 
     def _live(self) -> _Iteration | None:
@@ -176,7 +176,7 @@ class _Iteration:
         if position is None:
             self._begin()
         else:
-            self.go_to(position)
+            self.seek(position)
 
     def __iter__(self) -> _Iteration:
         return self
@@ -191,18 +191,18 @@ class _Iteration:
         return batch
 
     def sampler_random(self) -> dict[str, Any] | None:
-        """The state of the streams when the sampler began; None before that."""
-        begun = self.recorded is not None and len(self.recorded.taken) > self.before
+        """Return the state of the streams when the sampler began; None before that."""
+        begun = self.recorded is not None and len(self.recorded.lengths) > self.before
         return self.recorded.random_state if begun else None
 
     def order_digest(self) -> str | None:
-        """Digest of the indices of the delivered batches."""
+        """Return a digest of the indices of the delivered batches."""
         if self.recorded is None:
             return None
         return self.recorded.digest(self.batches * self.loader.batch_size)
 
-    def go_to(self, position: dict[str, Any]) -> None:
-        """Starts as the saved iteration did, and skips the delivered batches. The random streams
+    def seek(self, position: dict[str, Any]) -> None:
+        """Start as the saved iteration did, and skip the delivered batches. The random streams
         are restored: the saved ones are those after its start. Raises CheckpointError.
         """
         with rng.kept():
@@ -224,12 +224,12 @@ class _Iteration:
     def _begin(self) -> None:
         self.random_state = rng.capture()
         if self.recorded is not None:
-            self.before = len(self.recorded.taken)
+            self.before = len(self.recorded.lengths)
         self._iterator = iter(self.loader)
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
-        """Whether the host has begun this iteration already, of a stateful sampler."""
+        """Return whether the host has begun this iteration already, of a stateful sampler."""
         recorded, history = self.recorded, position["iterations"]
         if recorded is None or history is None or self.batches:
             return False
-        return len(history) == self.before == len(recorded.taken) - 1
+        return len(history) == self.before == len(recorded.lengths) - 1

@@ -46,7 +46,7 @@ class ShardedSampler(Sampler):
         self._offset = 0
 
     def __len__(self) -> int:
-        """Number of items of this rank in a whole pass."""
+        """Return the number of items of this rank in a whole pass."""
         if self.drop_last:
             return self.size // self.world_size
         return len(range(self.rank, self.size, self.world_size))
@@ -58,14 +58,14 @@ class ShardedSampler(Sampler):
             yield int(index)
 
     def digest(self, count: int | None = None) -> str:
-        """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass. Before
-        the first pass this draws it, and the next iteration delivers it.
+        """Return the hex SHA-256 of this rank's first `count` (None: all) indices of the current
+        pass. Before the first pass this draws it, and the next iteration delivers it.
         """
         self._begin_if_none()
         return hashlib.sha256(self._share[:count].tobytes()).hexdigest()
 
     def telling_digest(self) -> str | None:
-        """`digest()`, or None where another rank's may be equal by chance: a draw repeats a
+        """Return `digest()`, or None where another rank's may be equal by chance: a draw repeats a
         sequence with d distinct indices with a probability of at most d ** -d, from 10 on below
         1e-9.
         """
@@ -88,19 +88,19 @@ class ShardedSampler(Sampler):
         self._begin_if_none()
         return self._share
 
-    def holding(self) -> str:
-        """Describes this rank's share of the current pass."""
+    def describe_share(self) -> str:
+        """Describe this rank's share of the current pass."""
         self._begin_if_none()
         first = ", ".join(str(index) for index in self._share[:_SHOWN])
         return f"{len(self._share)} samples, the first of them {first or 'none'}"
 
     def order_digest(self) -> str:
-        """Hex SHA-256 of the whole order of the current pass: must be equal on every rank."""
+        """Return the hex SHA-256 of the order of the current pass: equal on every rank."""
         self._begin_if_none()
         return self._order_digest
 
     def next_order_digest(self) -> str:
-        """`order_digest` of the next pass, which this draws and the next iteration delivers."""
+        """Return `order_digest` of the next pass, which this draws."""
         number, offset = self.next_pass, self.next_offset
         self._begin(number)
         self.next_pass, self.next_offset = number, offset

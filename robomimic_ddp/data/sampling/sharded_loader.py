@@ -18,7 +18,7 @@ class ShardedLoader(Wrapped):
 
     Iterates the DataLoader `loader`, which has every argument of the host but sampler, shuffle,
     batch size and drop_last. Other attributes are the DataLoader's (`dataset`, `batch_size`, ...)
-    and the sampler's (`order_digest`, `telling_digest`, `holding`, `each_sample_once`, ...).
+    and the sampler's (`order_digest`, `telling_digest`, `describe_share`, `each_sample_once`, ...).
 
     samples_delivered: samples of this rank delivered so far, over all passes, without prefetched
     ones. seed: worker processes are seeded from (seed, rank, pass) and not from the global random
@@ -51,7 +51,7 @@ class ShardedLoader(Wrapped):
         )
 
     def __len__(self) -> int:
-        """Number of batches of this rank in a pass."""
+        """Return the number of batches of this rank in a pass."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,8 +73,8 @@ class ShardedLoader(Wrapped):
             yield batch
         self._begun = None
 
-    def let_go(self) -> None:
-        """The host has dropped its iterator: the next one is of the next pass, whatever was left.
+    def drop_iterator(self) -> None:
+        """Begin the next pass with the next iterator, whatever was left: the host has dropped its.
 
         Must be called: an iterator made while StopIteration is handled, as in hosts, is in a
         reference cycle with that exception and stays alive until garbage collection.
@@ -85,7 +85,7 @@ class ShardedLoader(Wrapped):
             self.sampler.next_offset = 0
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs to resume here: the same on every rank."""
+        """Return what `seek` needs to resume here: the same on every rank."""
         number, begun = self.sampler.next_pass, self.sampler.next_offset
         if self._begun is not None:
             number, begun = number - 1, self._begun
@@ -93,13 +93,13 @@ class ShardedLoader(Wrapped):
         return {"kind": "pass", "pass": number, "samples": begun, "order": order}
 
     def batches_left(self) -> int:
-        """Batches of this rank left in the current pass; all before it starts."""
+        """Return the batches of this rank left in the current pass; all before it starts."""
         sampler = self.sampler
         begun = sampler.next_offset if self._begun is None else self._begun
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Resume at a `position` of a run with any number of ranks; return a line for the user.
         Without one (the run had one rank, and the host's sampler) pass number `epoch` starts, which
         no earlier epoch has drawn from. Raises CheckpointError if the order of the pass differs.
         """
@@ -116,10 +116,6 @@ class ShardedLoader(Wrapped):
             f"data: pass {position['pass']} resumes after {position['samples']} of "
             f"{sampler.size} samples{split}"
         )
-
-    def index_stream_digest(self, count: int | None = None) -> str:
-        """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
-        return self.sampler.digest(count)
 
 
 class ShardedValidLoader:
@@ -140,8 +136,9 @@ class ShardedValidLoader:
         self._loaders: dict[int, ShardedLoader] = {}
 
     def limited(self, num_steps: int | None) -> ShardedLoader:
-        """This rank's share of the first min(num_steps x configured batch size, size) samples;
-        None: of all. The configured batch size is the host's: the same samples at every world size.
+        """Return this rank's share of the first min(num_steps x configured batch size, size)
+        samples; None: of all. The configured batch size is the host's: the same samples at every
+        world size.
         """
         wanted = self.size if num_steps is None else num_steps * self.host_batch_size
         total = min(wanted, self.size)
@@ -159,7 +156,3 @@ class ShardedValidLoader:
     def samples_delivered(self) -> int:
         """Validation samples of this rank delivered so far, over all epochs."""
         return sum(loader.samples_delivered for loader in self._loaders.values())
-
-    def index_stream_digest(self, count: int | None = None) -> str:
-        """Hex digest of this rank's first `count` dataset indices of a full traversal."""
-        return self.limited(None).index_stream_digest(count)

@@ -1,4 +1,4 @@
-"""Applies `ddp.workers` and `ddp.loader` to the host's DataLoader arguments."""
+"""Apply `ddp.workers` and `ddp.loader` to the host's DataLoader arguments."""
 
 from __future__ import annotations
 

@@ -50,14 +50,14 @@ class Accumulation:
         undo.enter_context(step_hooks.installed(self.model, methods=present))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, of each micro-batch while training; of the whole batch while validating."""
+        """Return the host's, of each micro-batch in training; of the whole batch in validation."""
         if not host_algo.is_training(self.model):
             return host(batch, *args, **kwargs)
         parts = split(batch, self.micro_batches)
         return MicroBatches([host(part, *args, **kwargs) for part in parts], parts.weights)
 
     def postprocess(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, of each micro-batch."""
+        """Return the host's, of each micro-batch."""
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
         done = [host(part, *args, **kwargs) for part in batch]
@@ -91,7 +91,7 @@ class Accumulation:
         return infos
 
     def log(self, host: Callable, info: Any, *args: Any, **kwargs: Any) -> Any:
-        """The mean of the micro-batches' logs, by samples; of other values, the last."""
+        """Return the mean of the micro-batches' logs, by samples; of other values, the last."""
         if not isinstance(info, MicroBatches):
             return host(info, *args, **kwargs)
         logs = [host(part_info, *args, **kwargs) for part_info in info]
@@ -119,7 +119,7 @@ class Accumulation:
 
 
 def _mean(values: list, weights: list[float]) -> Any:
-    """Of numbers; the last of other values."""
+    """Return the mean of numbers; the last of other values."""
     last = values[-1]
     if isinstance(last, (int, float)) and any(value != last for value in values):
         return sum(value * weight for value, weight in zip(values, weights))

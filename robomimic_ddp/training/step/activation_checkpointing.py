@@ -84,5 +84,5 @@ def _encoders(module: nn.Module) -> list[nn.Module]:
 
 
 def has_image_layers(module: nn.Module) -> bool:
-    """Whether `module` has two-dimensional convolutions."""
+    """Return whether `module` has two-dimensional convolutions."""
     return any(isinstance(layer, IMAGE_LAYERS) for layer in module.modules())

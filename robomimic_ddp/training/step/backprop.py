@@ -40,7 +40,7 @@ class Pending(float):
 
 
 def host_module(model: Any) -> Any:
-    """The host's module with `backprop_for_loss`, or None where the host has none like it."""
+    """Return host's module with `backprop_for_loss`, or None where the host has none like it."""
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.torch_utils")
     function = getattr(module, NAME, None)
@@ -104,8 +104,8 @@ robomimic's lineage have one text; a fork that changed it keeps its own function
 
 
 def stands_for(host: Any, known: Collection[str] = KNOWN) -> bool:
-    """Whether `host` is a function of a `known` digest (a partial of one counts as it): `update`
-    computes what those of KNOWN do.
+    """Return whether `host` is a function of a `known` digest (a partial of one counts as it):
+    `update` computes what those of KNOWN do.
     """
     while isinstance(host, functools.partial):
         host = host.func
@@ -117,7 +117,7 @@ def stands_for(host: Any, known: Collection[str] = KNOWN) -> bool:
 
 
 def digest(tree: ast.Module) -> str:
-    """Digest of the first function of a module, however it is laid out or commented."""
+    """Return the digest of the first function of a module, however it is laid out or commented."""
     function = tree.body[0]
     if not isinstance(function, ast.FunctionDef):
         return ""

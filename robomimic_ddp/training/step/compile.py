@@ -66,7 +66,7 @@ class _Compiled:
 
 
 def why_not(device: str, bucket_mb: float | None) -> str | None:
-    """What torch.compile lacks on `device`, or None. bucket_mb: DDP's; None without DDP."""
+    """Return what torch.compile lacks on `device`, or None. bucket_mb: DDP's; None without DDP."""
     least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
     if bucket_mb is not None and bucket_mb < least:
         return (
@@ -95,7 +95,7 @@ def _next(x: torch.Tensor) -> torch.Tensor:
 
 
 def why_not_in_parts(kind: str, device: Any) -> str | None:
-    """Why a step cannot have several backward passes, or None."""
+    """Return why a step cannot have several backward passes, or None."""
     if kind != "reduce-overhead" or torch.device(device).type != "cuda":
         return None
     return (

@@ -41,7 +41,8 @@ def install(model: Any, undo: ExitStack) -> bool:
 def sample(
     images: torch.Tensor, crop_height: int, crop_width: int, num_crops: int, pos_enc: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The host's: images [..., C, H, W] -> (crops [..., N, C, h, w], corners int64 [..., N, 2]).
+    """Stand for the host's function: images [..., C, H, W] -> (crops [..., N, C, h, w], corners
+    int64 [..., N, 2]).
 
     pos_enc: adds two channels, the position of a pixel in the image, in [0, 1).
     """
@@ -80,5 +81,5 @@ def _drawn(
 
 
 def _is_compiling() -> bool:
-    """Whether torch.compile traces this call; before torch 2.1 nothing here is compiled."""
+    """Return whether torch.compile traces this call; before torch 2.1 nothing here is compiled."""
     return hasattr(torch, "compiler") and torch.compiler.is_compiling()

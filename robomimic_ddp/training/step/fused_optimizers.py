@@ -43,7 +43,7 @@ def install(model: Any, undo: ExitStack) -> bool:
 
 
 def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this torch has the kernel for the parameters, and the host has set no kernel."""
+    """Return whether this torch has the kernel for the parameters, and the host has set none."""
     if type(optimizer) not in KINDS or not hasattr(optimizer, "register_state_dict_post_hook"):
         return False
     for entry in optimizer.param_groups:
@@ -63,7 +63,7 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _fuse(optimizer: torch.optim.Optimizer) -> None:
-    """Sets the flag, and has step counts where the kernel wants them: beside the parameters."""
+    """Set the flag, and move step counts to the device of the parameters, as the kernel needs."""
     for entry in optimizer.param_groups:
         entry["fused"] = True
         for parameter in entry["params"]:

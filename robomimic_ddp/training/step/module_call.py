@@ -19,7 +19,7 @@ _ATTRIBUTE = "_compiled_call_impl"
 
 
 def can_be_replaced() -> bool:
-    """Whether this torch has the attribute (2.1 and later)."""
+    """Return whether this torch has the attribute (2.1 and later)."""
     return hasattr(nn.Module, _ATTRIBUTE) and hasattr(nn.Module, "compile")
 
 

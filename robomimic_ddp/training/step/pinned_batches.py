@@ -39,7 +39,7 @@ def _to_device(host: Callable, x: Any, device: Any) -> Any:
 
 
 def sent(value: Any, device: torch.device) -> Any:
-    """A CPU tensor on `device`; other values, and tensors that require gradients, unchanged."""
+    """Return a CPU tensor on `device`; other values, and tensors with gradients, unchanged."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
         return value
     return _pinned(value).to(device, non_blocking=True)

@@ -77,7 +77,7 @@ def make_scaler(precision: str, device: torch.device | str) -> Any:
 
 
 def why_not(precision: str, device: torch.device | str) -> str | None:
-    """What this torch lacks for `precision` on `device`, or None."""
+    """Return what this torch lacks for `precision` on `device`, or None."""
     scales = hasattr(torch.amp, "GradScaler") or torch.device(device).type == "cuda"
     if precision != "fp16" or scales:
         return None

@@ -43,7 +43,8 @@ its passes reach different parameters, and there are no buffers.
 
 
 def with_preset(settings: Settings, any_parallel_net: bool) -> Settings:
-    """Collective: the settings with the options that preset `max` adds where they were left open.
+    """Collective: return the settings with the options that preset `max` adds where they were left
+    open.
 
     precision: bf16 on CUDA devices that compute in it; compile: on CUDA devices where nothing is
     missing for it, both on every rank and for parallel nets; comm: bf16 between several ranks.
@@ -72,14 +73,14 @@ def _bucket_mb(options: Options) -> float:
 
 
 def _computes_in_bf16(device: str) -> bool:
-    """Whether the GPU does; torch counts older ones, too, which only emulate it, at a loss."""
+    """Return whether the GPU does; torch counts older ones, too, which only emulate it."""
     if torch.version.hip is not None:
         return True
     return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
 def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | None:
-    """The plan's line on what preset `max` has added, and what not; None for other presets."""
+    """Return plan's line on what preset `max` has added, and what not; None for other presets."""
     values, sources = settings.options, settings.sources
     if values.preset != "max":
         return None
@@ -168,7 +169,7 @@ def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
 
 
 def _device(nets: list) -> Any:
-    """Of the first parameter; some nets have none."""
+    """Return the device of the first parameter; the CPU where there is none."""
     devices = (parameter.device for net in nets for parameter in net.parameters())
     return next(devices, torch.device("cpu"))
 

@@ -5,7 +5,7 @@ N ranks with batch B are N small batches. Here two small messages a layer, one f
 backward, make them one batch of N x B. On GPUs they are those of torch's `nn.SyncBatchNorm`, which
 takes no other tensors; on the CPU the same arithmetic.
 
-The messages travel in the default group, beside DDP's buckets: both are sent in the order in which
+The messages travel in the default group, as DDP's buckets do: both are sent in the order in which
 autograd runs the same graph on every rank, and gloo matches messages by that order.
 """
 

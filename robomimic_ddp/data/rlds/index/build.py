@@ -1,4 +1,4 @@
-"""Makes the index of record files by reading every record once, without decoding images."""
+"""Make the index of record files by reading every record once, without decoding images."""
 
 from __future__ import annotations
 
@@ -65,36 +65,35 @@ def make_index(
         for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
     ]
     doing = f"making the index of {source.folder}"
-    names = step_features_read(fields, with_images=False)
-    make = describer(source, fields)
     rows = []
     for file, offset, size, *described in rows_of(
-        source.features, paths, places, make, threads, doing, names, skip_corrupt
+        paths, places, describer(source, fields), threads, doing, skip_corrupt
     ):
         rows.append((file, offset, *described))
         add(int(size) + FRAMING_BYTES)
     index = as_index(rows, fields)
     if skip_corrupt:
-        return index.taken(finite(index))
+        return index.select(finite(index))
     _require_finite(index, source)
     return index
 
 
 def finite(index: Index) -> np.ndarray:
-    """The rows of episodes without NaN and infinity, int64."""
+    """Return the rows of episodes without NaN and infinity, int64."""
     kinds = (index.actions, index.states)
     return np.flatnonzero(np.all([np.isfinite(kind.mean).all(1) for kind in kinds], 0))
 
 
 def missing_episodes(index: Index, source: Source) -> np.ndarray:
-    """Episodes of the metadata that are not in the index: int64, per file."""
-    found = np.bincount(index.file, minlength=len(source.files))
-    return np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+    """Return how many episodes of the metadata are not in the index: int64, per file."""
+    indexed = np.bincount(index.file, minlength=len(source.files))
+    return np.maximum(np.asarray(source.episodes_per_file) - indexed, 0)
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """The number of each episode's record in its file, of the source for a prepared set: int64 from
-    0. Reads lengths in files with missing episodes. Raises DataError if one cannot be read.
+    """Return the number of each episode's record in its file, of the source for a prepared set:
+    int64 from 0. Reads lengths in files with missing episodes. Raises DataError if one cannot be
+    read.
     """
     numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
     for file in np.flatnonzero(missing_episodes(index, source)):
@@ -109,23 +108,23 @@ def numbers_in_files(index: Index, source: Source) -> np.ndarray:
 
 
 def left_out(index: Index, source: Source) -> str | None:
-    """A line on episodes of the metadata that are not in the index, and their files."""
+    """Return a line on episodes of the metadata that are not in the index, and their files."""
     missing = missing_episodes(index, source)
     if not missing.any():
         return None
     files = [f"{missing[n]} of {source.files[n]}" for n in np.flatnonzero(missing)[:10]]
-    more = int(np.count_nonzero(missing)) - len(files)
+    unnamed = int(np.count_nonzero(missing)) - len(files)
     return (
         f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
         f"{source.name} are left out, as they are damaged, cut off, missing, of other features "
         "than the metadata's, or contain NaN or infinity: "
         + ", ".join(files)
-        + (f", and some of {more} more files" if more else "")
+        + (f", and some of {unnamed} more files" if unnamed else "")
     )
 
 
 def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
-    """Rows (file, offset, and what `describer` returns) as columns."""
+    """Return rows (file, offset, and what `describer` returns) as an Index."""
     if rows:
         columns = [np.stack(column) for column in zip(*rows)]
     else:
@@ -151,7 +150,7 @@ def _require_finite(index: Index, source: Source) -> None:
 
 
 def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
-    """A function: a serialized episode -> its row of the index, without file and offset."""
+    """Return a function: a serialized episode -> its row of the index, without file and offset."""
     names = {*step_features_read(fields, False), *fields.judged}
     parse = EpisodeParser(source.features, sorted(names))
 
@@ -170,7 +169,7 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
             labelled = any(episode[fields.language])
             texts = TEXT_END.join(dict.fromkeys(episode[fields.language]))
         success = passes(fields.success, episode) if fields.success else True
-        passed = np.array([passes(one, episode) for one in fields.filters], bool)
+        passed = np.array([passes(condition, episode) for condition in fields.filters], bool)
         known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 

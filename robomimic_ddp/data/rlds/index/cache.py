@@ -43,20 +43,20 @@ _FILES = "files"
 IN_SET = "index"
 """The folder of a prepared set with the indices that `prepare-data` has made."""
 _PART_BYTES = 2**30
-"""Of record files in a part of the index, which a stopped job does not read again."""
+"""Record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
 """More are limited by the disk."""
 
 
 def fingerprint(identity: Mapping[str, Any], fields: Fields, skip_corrupt: bool = False) -> str:
-    """Key of the index: a digest of `Source.identity`, fields and transform."""
+    """Return the key of the index: a digest of `Source.identity`, fields and transform."""
     described = {
         "index": INDEX_VERSION,
         **identity,
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
         "success": asdict(fields.success) if fields.success else None,
-        "filters": [asdict(one) for one in fields.filters],
+        "filters": [asdict(condition) for condition in fields.filters],
         "language": fields.language,
         "skip_corrupt": skip_corrupt,
     }
@@ -66,11 +66,11 @@ def fingerprint(identity: Mapping[str, Any], fields: Fields, skip_corrupt: bool 
 def load_index(
     source: Source, fields: Fields, cache: str | None, skip_corrupt: bool = False
 ) -> Index:
-    """Collective: the index from the main rank's cache folder, or a new one, which is stored there.
+    """Collective: return the index from the main rank's cache folder, or make and store it there.
 
     Each rank reads its share of the files, and waits for the others without ddp.timeout. Several
     jobs may do this at once: each writes a temporary file and renames it. What a stopped job had
-    read is kept beside it in parts, and not read again. Raises the DataError of the first rank that
+    read is kept in parts, and not read again. Raises the DataError of the first rank that
     has one on every rank. With `skip_corrupt` the main rank reports what is left out.
     """
 
@@ -104,79 +104,79 @@ def _cached(
 
 
 def read(path: Path) -> Index | None:
-    """The index in a file, or None where there is none that can be used."""
+    """Return the index in a file, or None where there is none that can be used."""
     return array_cache.read(path, "index", _index_of)
 
 
 def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index: Index) -> None:
-    """Writes `index` into the `folder` of a prepared set, where `load_index` finds it once the
+    """Write `index` into the `folder` of a prepared set, where `load_index` finds it once the
     folder is that of the dataset `name`. source: the same folder. Raises OSError.
     """
     identity = {**source.identity, NAME: name}
-    whole = finite(index)
+    rows = finite(index)
     (folder / IN_SET).mkdir(exist_ok=True)  # not `folder`: another task may have renamed it
-    for skip_corrupt in (False, True) if len(whole) == len(index.file) else (True,):
-        made = fingerprint(identity, fields, skip_corrupt)
-        file = folder / IN_SET / f"{name.partition('/')[0]}-{made}.npz"
-        array_cache.write(file, arrays_of(index.taken(whole)))
+    for skip_corrupt in (False, True) if len(rows) == len(index.file) else (True,):
+        key = fingerprint(identity, fields, skip_corrupt)
+        file = folder / IN_SET / f"{name.partition('/')[0]}-{key}.npz"
+        array_cache.write(file, arrays_of(index.select(rows)))
 
 
 def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
-    """Collective: the index of all files, each rank reading its share of those that are not among
-    the `parts` that a rank finds in its folder. Notes new parts there.
+    """Collective: return the index of all files. Each rank reads its share of those that are not
+    among the `parts` that a rank finds in its folder, and stores new parts there.
     """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
     cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
-    kept = dict(_read_parts(parts, source))
+    stored = dict(_read_parts(parts, source))
     # A part that several ranks have found is the first one's.
-    seen = group.gather_objects(sorted(kept))
+    seen = group.gather_objects(sorted(stored))
     reader = {files: rank for rank, those in reversed([*enumerate(seen)]) for files in those}
     done = {number for files in reader for number in files}
     left = [number for number in range(len(source.files)) if number not in done]
-    own = files_of_rank(source.sizes, group.rank(), group.world_size(), left)
+    share = files_of_rank(source.sizes, group.rank(), group.world_size(), left)
 
-    def own_part() -> Index:
-        found = [index for files, index in kept.items() if reader[files] == group.rank()]
-        cut = _cut(source, own)
-        progress = reading(f"index of {source.name}", sum(source.sizes[number] for number in own))
+    def index_of_share() -> Index:
+        indices = [index for files, index in stored.items() if reader[files] == group.rank()]
+        cut = _cut(source, share)
+        progress = reading(f"index of {source.name}", sum(source.sizes[number] for number in share))
         with progress if group.is_main() else nullcontext(lambda count: None) as add:
             for files in cut:
                 threads = min(_MOST_THREADS, cores)
-                found.append(make_index(source, fields, files, threads, skip_corrupt, add))
+                indices.append(make_index(source, fields, files, threads, skip_corrupt, add))
                 if len(cut) > 1:
-                    arrays = {**arrays_of(found[-1]), _FILES: np.asarray(files)}
+                    arrays = {**arrays_of(indices[-1]), _FILES: np.asarray(files)}
                     array_cache.store(parts / f"{files[0]}.npz", "part of the index", arrays)
-        return merged(found)
+        return merged(indices)
 
-    return merged(array_cache.compute_together(own_part))
+    return merged(array_cache.compute_together(index_of_share))
 
 
 def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
-    """`files` in parts of about _PART_BYTES; at least one, perhaps empty."""
+    """Return `files` in parts of about _PART_BYTES; at least one, perhaps empty."""
     before = np.cumsum([0, *(source.sizes[number] for number in files)])
     part = dict(zip(files, (before // _PART_BYTES).tolist()))
     return [list(group) for _, group in groupby(files, part.get)] or [[]]
 
 
 def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
-    """(numbers of files, index) of a stopped job's parts whose files have not changed since."""
+    """Yield (numbers of files, index) of a stopped job's parts that are still valid."""
     for path in sorted(parts.glob("*.npz")):
         with suppress(FileNotFoundError):  # another job has finished meanwhile
-            made = path.stat().st_mtime
+            written = path.stat().st_mtime
             arrays = array_cache.read(path, "part of the index", dict) or {_FILES: np.zeros(0, int)}
             files = tuple(arrays.pop(_FILES).tolist())
-            if files and not any(_changed_since(source.files[number], made) for number in files):
+            if files and not any(_changed_since(source.files[number], written) for number in files):
                 yield files, _index_of(arrays)
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
-    """Whether a file with episodes missing in the index changed after the index was written. By
-    ctime, since copies may keep the original's mtime (`cp -p`, `rsync -a`).
+    """Return whether a file with episodes missing in the index changed after the index was written.
+    By ctime, since copies may keep the original's mtime (`cp -p`, `rsync -a`).
     """
-    made = path.stat().st_mtime
+    written = path.stat().st_mtime
     files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
-    return any(_changed_since(file, made) for file in files)
+    return any(_changed_since(file, written) for file in files)
 
 
 def _changed_since(file: Path, moment: float) -> bool:
@@ -184,7 +184,7 @@ def _changed_since(file: Path, moment: float) -> bool:
 
 
 def arrays_of(index: Index) -> dict[str, np.ndarray]:
-    """The columns by their stored names: "episode.file", "actions.mean", ..."""
+    """Return the columns by their stored names: "episode.file", "actions.mean", ..."""
     columns = {f"episode.{name}": value for name, value in vars(index).items()}
     for kind in _GROUPS:
         moments = columns.pop(f"episode.{kind}")

@@ -20,7 +20,9 @@ _RAGGED = "/ragged_row_lengths_0"
 
 @lru_cache(maxsize=1)
 def example_class() -> Any:
-    """The message class of an Example, wire-compatible with tensorflow/core/example/*.proto."""
+    """Return the message class of an Example, wire-compatible with
+    tensorflow/core/example/*.proto.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -28,11 +30,13 @@ def example_class() -> Any:
         name="robomimic_ddp/rlds/example.proto", package=_PACKAGE, syntax="proto3"
     )
 
-    def field(message: Any, name: str, number: int, kind: int, of: str = "", **more: Any) -> None:
-        label = more.pop("label", kinds.LABEL_OPTIONAL)
+    def field(
+        message: Any, name: str, number: int, kind: int, of: str = "", **options: Any
+    ) -> None:
+        label = options.pop("label", kinds.LABEL_OPTIONAL)
         if of:
-            more["type_name"] = f".{_PACKAGE}.{of}"
-        message.field.add(name=name, number=number, type=kind, label=label, **more)
+            options["type_name"] = f".{_PACKAGE}.{of}"
+        message.field.add(name=name, number=number, type=kind, label=label, **options)
 
     values = {
         "BytesList": kinds.TYPE_BYTES,
@@ -59,7 +63,7 @@ def example_class() -> Any:
 
 
 def parsed_example(serialized: bytes) -> Any:
-    """The Example in a record. Raises RecordError."""
+    """Return the Example in a record. Raises RecordError."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -81,8 +85,8 @@ class Column:
     of_steps: bool
 
     def read(self, features: Mapping[str, Any]) -> Any:
-        """The values: of numbers an array, of texts and images bytes; of steps one entry for each.
-        Raises RecordError for values of another type or number.
+        """Return the values: of numbers an array, of texts and images bytes; of steps one entry for
+        each. Raises RecordError for values of another type or number.
         """
         if self.shape is None:  # only the number of steps is of interest
             ragged = self.key + _RAGGED
@@ -120,7 +124,7 @@ class EpisodeParser:
             self.columns[name] = _column(key, (steps if of_steps else whole)[plain], of_steps)
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """Raises RecordError for what is not as the metadata says."""
+        """Parse an episode. Raises RecordError for what differs from the metadata."""
         features = parsed_example(serialized).features.feature
         return {name: column.read(features) for name, column in self.columns.items()}
 

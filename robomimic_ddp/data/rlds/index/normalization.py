@@ -24,8 +24,8 @@ STATE_DEVIATION_MARGIN = 1e-3
 def action_normalization(
     stats: Mapping[str, Mapping[str, np.ndarray]], action_config: Mapping[str, Any]
 ) -> OrderedDict:
-    """{action key: min, max, mean, sqdiff [1, D], n} -> {action key: {"scale", "offset"}}, float32
-    [1, D] each: normalised = (raw - offset) / scale.
+    """Return of statistics {action key: min, max, mean, sqdiff [1, D], n} {action key: {"scale",
+    "offset"}}, float32 [1, D] each: normalised = (raw - offset) / scale.
     """
     result = OrderedDict()
     for key, values in stats.items():
@@ -37,7 +37,7 @@ def action_normalization(
 def state_normalization(
     merged: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics [1, S] of the joined states -> {key: {"scale", "offset"}}, [1, *shape] each."""
+    """Return of statistics [1, S] of the joined states {key: {"scale", "offset"}}, [1, *shape]."""
     deviation = np.sqrt(merged["sqdiff"] / merged["n"]) + STATE_DEVIATION_MARGIN
     stats, start = {}, 0
     for key, shape in shapes.items():
@@ -74,8 +74,8 @@ def _scale_and_offset(
 def vectors(
     normalization: Mapping[str, Mapping[str, np.ndarray]], action_config: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scale, offset and largest magnitude of whole action vectors, float32 [A] each. Hosts assert
-    -1 <= action <= 1, which under min_max only rounding exceeds: 1 there, else infinity.
+    """Return scale, offset and largest magnitude of whole action vectors, float32 [A] each. Hosts
+    assert -1 <= action <= 1, which under min_max only rounding exceeds: 1 there, else infinity.
     """
     scale = np.concatenate([entry["scale"][0] for entry in normalization.values()])
     offset = np.concatenate([entry["offset"][0] for entry in normalization.values()])

@@ -28,8 +28,8 @@ INFO = "metadata.json"
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The notes of a prepared set, or None for any other. Raises DataError for notes that cannot be
-    read.
+    """Return the notes of a prepared set, or None for any other. Raises DataError for notes that
+    cannot be read.
     """
     try:
         notes = files.read_json(folder / INFO).get(KEY)
@@ -48,18 +48,18 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
-    """Hex digest of a `Source.identity`."""
+    """Return a hex digest of a `Source.identity`."""
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
 
 
 def quality(notes: Mapping[str, Any]) -> str:
-    """How the pixels differ from the source's, for people."""
+    """Return how the pixels differ from the source's, for people."""
     psnr, height, width = notes["psnr"], *notes["size"]
-    made = f"{height}x{width}, {notes['filter']}, JPEG quality {notes['quality']}"
+    form = f"{height}x{width}, {notes['filter']}, JPEG quality {notes['quality']}"
     if psnr is None:
-        return f"{made}: pixels are the source's"
+        return f"{form}: pixels are the source's"
     return (
-        f"{made}: PSNR {psnr['mean']:.1f} dB against the resized source, {psnr['least']:.1f} dB at "
+        f"{form}: PSNR {psnr['mean']:.1f} dB against the resized source, {psnr['least']:.1f} dB at "
         f"least, in {psnr['frames']} sampled frames"
     )
 
@@ -70,8 +70,8 @@ def damaged(notes: Mapping[str, Any]) -> int:
 
 
 def described(notes: Mapping[str, Any], size: Sequence[int], image_filter: str) -> str:
-    """A line for a run that asks for images of `size` (height, width), resized by `image_filter`.
-    Says so if they are resized a second time, or by another filter.
+    """Return a line for a run that asks for images of `size` (height, width), resized by
+    `image_filter`. It says so if they are resized a second time, or by another filter.
     """
     line = f"prepared from {notes['source']['data set']} at {quality(notes)}"
     if list(size) != notes["size"]:

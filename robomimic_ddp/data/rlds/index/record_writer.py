@@ -1,4 +1,4 @@
-"""Writes TFRecord files."""
+"""Write TFRecord files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 
 @contextmanager
 def record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
-    """For the block: a function that takes records for the TFRecord file `target`, which appears at
-    its end. After an exception it is as before. Raises WriteError.
+    """Yield a function that takes records for the TFRecord file `target`, which appears at
+    the end of the block. After an exception it is as before. Raises WriteError.
     """
     with must_be_written(target), atomic_open(target, "wb") as file:
 

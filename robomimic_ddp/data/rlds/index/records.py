@@ -1,4 +1,4 @@
-"""Reads TFRecord files: records by byte offset, with their checksums."""
+"""Read TFRecord files: records by byte offset, with their checksums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robomimic_ddp import files
-from robomimic_ddp.data.rlds.index.example import EpisodeParser
-from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
-from robomimic_ddp.data.rlds.schema.features import flat_features, is_picture
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.errors import DataError
 
@@ -26,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def masked_checksum(data: bytes) -> bytes:
-    """CRC-32C as TFRecord stores it."""
+    """Return the CRC-32C of data as TFRecord stores it."""
     import google_crc32c
 
     crc = google_crc32c.value(data)
@@ -34,8 +32,8 @@ def masked_checksum(data: bytes) -> bytes:
 
 
 def read_record(file: Any, offset: int) -> bytes:
-    """The record at byte `offset`. Raises RecordError for one that is damaged, cut off or missing,
-    and for a file that cannot be read.
+    """Return the record at byte `offset`. Raises RecordError for one that is damaged, cut off or
+    missing, and for a file that cannot be read.
     """
     try:
         with files.opened(file) as data:
@@ -43,7 +41,7 @@ def read_record(file: Any, offset: int) -> bytes:
             head = _read(data, _HEAD_BYTES)
             length = int.from_bytes(head[:8], "little")
             if len(head) < _HEAD_BYTES or masked_checksum(head[:8]) != head[8:]:
-                raise RecordError(f"its length at byte {offset} is damaged or cut off")
+                raise RecordError("its length is damaged or cut off")
             left = os.fstat(data.fileno()).st_size - data.tell()
             record, stored = _read(data, min(length, left)), _read(data, _SUM_BYTES)
     except (OSError, MemoryError) as error:
@@ -51,12 +49,12 @@ def read_record(file: Any, offset: int) -> bytes:
     if len(stored) < _SUM_BYTES:
         raise RecordError(f"it is cut off: {len(record)} of {length} bytes are there")
     if masked_checksum(record) != stored:
-        raise RecordError(f"its checksum at byte {offset} is wrong")
+        raise RecordError("its checksum is wrong")
     return record
 
 
 def _read(data: Any, count: int) -> bytes:
-    """`count` bytes of an unbuffered file, or all that are left."""
+    """Read `count` bytes of an unbuffered file, or all that are left."""
     parts = [data.read(count)]
     while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
         parts.append(data.read(count - sum(map(len, parts))))
@@ -64,7 +62,7 @@ def _read(data: Any, count: int) -> bytes:
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:
-    """Names of the step features that a run reads, with or without images."""
+    """Return the names of the step features that a run reads, with or without images."""
     parts = (*fields.low_dim.values(), *fields.actions.values())
     names = [part.source for part in parts]
     if fields.language:
@@ -83,56 +81,6 @@ def in_order(
         coming += (pool.submit(function, item) for item in itertools.islice(left, 1))
 
 
-def read_records(
-    files: Sequence[Path],
-    places: Sequence[tuple[int, int]],
-    make: Callable[[bytes], tuple],
-    threads: int,
-    skip: bool,
-) -> Iterator[tuple]:
-    """Yield a row for each of `places`, in order: number of the file, byte offset, bytes of the
-    record, and what `make` returns for its serialized episode. `threads` records are read and made
-    at once. Raises RecordError; with `skip` those that fail are left out.
-    """
-
-    def row(place: tuple[int, int]) -> tuple:
-        number, offset = place
-        record = read_record(files[number], offset)
-        return number, offset, len(record), *make(record)
-
-    pool = ThreadPoolExecutor(threads, "rlds-records")
-    try:
-        for future in in_order(row, places, pool, 2 * threads):
-            try:
-                made = future.result()
-            except RecordError:
-                if skip:
-                    continue
-                raise
-            yield made
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _first_fault(
-    files: Iterable[Path], features: Any = None, names: Sequence[str] = ()
-) -> str | None:
-    """Return a text on the first record with a wrong checksum, or with a `fault_of` its step
-    features `names`; else None.
-    """
-    for file in files:
-        number = -1
-        try:
-            for number, offset in enumerate(record_offsets(file)):
-                record = read_record(file, offset)
-                fault = fault_of(record, features, names) if names else None
-                if fault is not None:
-                    return f"{file}: episode {number}{fault}"
-        except (RecordError, DataError) as error:
-            return f"{file}: record {max(number, 0)} is damaged or cut off ({_first_line(error)})"
-    return None
-
-
 def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
     """Return `record_offsets` of a file that has `episodes` by its metadata. Raises DataError for a
     file that cannot be read or has another number, unless `skip_corrupt`.
@@ -144,11 +92,10 @@ def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
             return []
         raise
     if not skip_corrupt and len(offsets) != episodes:
-        fault = _first_fault([file]) or (
-            f"{file} has {len(offsets)} episodes, its metadata promises {episodes}: cut off, or "
-            "still being written"
+        raise DataError(
+            f"{file} has {len(offsets)} episodes, its metadata promises {episodes}: cut off, "
+            "damaged, or still being written. Copy that file again."
         )
-        raise DataError(f"{fault}. Copy that file again.")
     return offsets
 
 
@@ -175,55 +122,40 @@ def stored_checksums(file: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
 
 
-def fault_of(serialized: bytes, features: Any, names: Sequence[str]) -> str | None:
-    """Return why the step features `names` of an episode cannot be used, or None."""
-    steps = flat_features(features["steps"].feature)
-    try:
-        episode = EpisodeParser(features, names)(serialized)
-    except RecordError as error:
-        return f": its features are not those of the metadata ({error})"
-    lengths = {name: len(episode[name]) for name in names}
-    if len(set(lengths.values())) > 1:
-        return f": its features are not those of the metadata (numbers of steps: {lengths})"
-    for place in filter(lambda name: is_picture(steps[name]), names):
-        for step, data in enumerate(episode[place]):
-            try:
-                decode(data, tuple(steps[place].shape[:2]))
-            except RecordError as error:
-                return f", step {step}, `{place}` cannot be decoded ({error})"
-    return None
-
-
 def rows_of(
-    features: Any,
     files: Sequence[Path],
     places: Sequence[tuple[int, int]],
     make: Callable[[bytes], tuple],
     threads: int,
     doing: str,
-    names: Sequence[str],
     skip: bool = False,
     remedy: str = "ddp.skip_corrupt=true",
 ) -> Iterator[tuple]:
-    """Yield the rows of `read_records`. Raises DataError, which names the damaged episode
-    and says that reading failed while `doing` something with the step features `names` of
-    `features`. remedy: what leaves such episodes out.
+    """Yield a row for each of `places`, in order: number of the file, byte offset, bytes of the
+    record, and what `make` returns for its serialized episode. `threads` records are read and made
+    at once. Raises DataError, which names the damaged episode, and says that reading failed while
+    `doing` something, and by which `remedy` such episodes are left out, as with `skip`.
     """
-    reached = 0
+
+    def row(place: tuple[int, int]) -> tuple:
+        number, offset = place
+        record = read_record(files[number], offset)
+        return number, offset, len(record), *make(record)
+
+    pool = ThreadPoolExecutor(threads, "rlds-records")
     try:
-        for row in read_records(files, places, make, threads, skip):
-            reached = row[0]
-            yield row
-    except RecordError as error:
-        left = dict.fromkeys(number for number, _ in places if number >= reached)
-        fault = _first_fault([files[number] for number in left], features, names)
-        fault = fault or f"{type(error).__name__}: {_first_line(error)}"
-        raise DataError(
-            f"reading failed while {doing}.\n{fault}\n"
-            "Copy or prepare that file again; training on what is left would silently lose "
-            f"episodes. To leave them out and count them: {remedy}."
-        ) from error
-
-
-def _first_line(error: Any) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+        for (number, offset), future in zip(places, in_order(row, places, pool, 2 * threads)):
+            try:
+                result = future.result()
+            except RecordError as error:
+                if skip:
+                    continue
+                raise DataError(
+                    f"reading failed while {doing}.\n{files[number]}: the episode at byte {offset} "
+                    f"cannot be used ({error}).\nCopy or prepare that file again; training on what "
+                    "is left would silently lose episodes. To leave them out and count them: "
+                    f"{remedy}."
+                ) from error
+            yield result
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata, without TensorFlow."""
+"""Find a dataset prepared by tensorflow-datasets, and read its metadata, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def is_rlds_folder(path: str | None) -> bool:
-    """Whether `path` is the version folder of a dataset prepared by tensorflow-datasets."""
+    """Return whether `path` is the version folder of a dataset prepared by tensorflow-datasets."""
     return path is not None and (paths.expanded(path) / INFO_FILE).is_file()
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """`data_path/name/version` (None: the newest), or `data_path` itself. Raises DataError."""
+    """Return `data_path/name/version` (None: newest), or `data_path` itself. Raises DataError."""
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
@@ -59,13 +59,13 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             f"dataset {name!r} in {root} has no version {version!r} that is ready: found "
             f"{_describe_versions(parent)}."
         )
-    found = _version_folders(parent)
-    if not found:
+    versions = _version_folders(parent)
+    if not versions:
         raise DataError(
             f"dataset {name!r} in {root} is not ready: found {_describe_versions(parent)}. A "
             f"dataset is read once its version folder contains {INFO_FILE}; finish preparing it."
         )
-    newest = max(found, key=lambda folder: [int(part) for part in folder.name.split(".")])
+    newest = max(versions, key=lambda folder: [int(part) for part in folder.name.split(".")])
     return parent / version if version else newest
 
 
@@ -105,7 +105,7 @@ def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset on disk. skip_missing: missing files are no error, but counted."""
+    """One dataset on disk. skip_missing: missing files are counted, and not an error."""
 
     folder: Path
     skip_missing: bool = False
@@ -231,7 +231,7 @@ class Source:
 
     @cached_property
     def left_out(self) -> dict[int, list[int]]:
-        """Of a prepared set: number of a file -> numbers of records that it lacks."""
+        """For a prepared set: number of a file -> numbers of records that it lacks."""
         lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
         return {int(file): numbers for file, numbers in lost.items()}
 

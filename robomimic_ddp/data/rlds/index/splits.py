@@ -12,7 +12,7 @@ from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.errors import DataError
 
 
-def kept_episodes(
+def select_episodes(
     index: Index,
     window_counts: np.ndarray,
     success_only: bool,
@@ -21,23 +21,23 @@ def kept_episodes(
     filters: Sequence[Any] = (),
     success: Any = "success",
 ) -> np.ndarray:
-    """Rows of `index` that pass the filters and have at least one window, int64 [K], in order.
-    Raises DataError. filters, success: the schema's, for the message.
+    """Return the rows of `index` that pass the filters and have at least one window, int64 [K], in
+    order. Raises DataError. filters, success: the schema's, for the message.
     """
     reasons = {
         f"without success ({success}; train.success_only)": ~index.success & success_only,
         "no language instruction (train.skip_unlabeled)": ~index.labelled & skip_unlabeled,
         **{
-            f"not {one} (the schema's filter)": ~index.passed[:, number]
-            for number, one in enumerate(filters)
+            f"not {condition} (the schema's filter)": ~index.passed[:, number]
+            for number, condition in enumerate(filters)
         },
         "too short for one window (train.seq_length and its padding)": window_counts < 1,
     }
     dropped = np.zeros(len(index.length), bool)
     for mask in reasons.values():
         dropped |= mask
-    kept = np.flatnonzero(~dropped)
-    if len(kept) == 0:
+    rows = np.flatnonzero(~dropped)
+    if len(rows) == 0:
         counts = "; ".join(
             f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
         )
@@ -45,11 +45,11 @@ def kept_episodes(
             f"none of the {len(index.length)} episodes of {where} is left after the filters. "
             f"Dropped {counts}. Switch the filter off that does not fit this dataset."
         )
-    return kept
+    return rows
 
 
 def episode_hash(file: int, number: int) -> int:
-    """A hash of the episode `number` of file `file`, whatever else is in the dataset."""
+    """Return a hash of the episode `number` of file `file`, whatever else is in the dataset."""
     return int.from_bytes(
         hashlib.blake2b(f"{file}/{number}".encode(), digest_size=8).digest(), "big"
     )
@@ -57,22 +57,22 @@ def episode_hash(file: int, number: int) -> int:
 
 def split_validation(
     index: Index,
-    kept: np.ndarray,
+    rows: np.ndarray,
     fraction: float,
     where: str,
     per_file: Sequence[int],
     numbers: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`kept` rows -> (train rows, validation rows), at least one each. Validation has the episodes
-    with the smallest hashes, the `fraction` of all `per_file` episodes before filters: an episode's
-    split depends on neither world size, filters, nor damaged episodes. numbers: each row's number
-    in its file. Raises DataError for a single episode.
+    """Split `rows` into those for training and for validation, at least one each. Validation has
+    the episodes with the smallest hashes, the `fraction` of all `per_file` episodes before filters:
+    an episode's split depends on neither world size, filters, nor damaged episodes. numbers: each
+    row's number in its file. Raises DataError for a single episode.
     """
     if not 0 < fraction < 1:
         raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")
-    if len(kept) < 2:
+    if len(rows) < 2:
         raise DataError(
-            f"{where} has {len(kept)} episode left after the filters: training and validation need "
+            f"{where} has {len(rows)} episode left after the filters: training and validation need "
             "one each. Set experiment.validate=false or add episodes."
         )
     everything = np.sort(
@@ -82,8 +82,8 @@ def split_validation(
         )
     )
     count = min(max(1, round(fraction * len(everything))), len(everything) - 1)
-    places = zip(index.file[kept].tolist(), numbers[kept].tolist())
+    places = zip(index.file[rows].tolist(), numbers[rows].tolist())
     hashes = np.array([episode_hash(file, number) for file, number in places], np.uint64)
     chosen = hashes <= everything[count - 1]
     chosen[hashes.argmin()], chosen[hashes.argmax()] = True, False
-    return kept[~chosen], kept[chosen]
+    return rows[~chosen], rows[chosen]

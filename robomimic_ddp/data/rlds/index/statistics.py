@@ -19,8 +19,8 @@ class Moments:
     max: np.ndarray
 
     def merged(self, lengths: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Of all steps of the episodes `rows`: n, and mean, sqdiff, min, max as [1, D], merged
-        exactly (Chan, Golub, LeVeque 1979), as the host does.
+        """Return for all steps of the episodes `rows` n, and mean, sqdiff, min, max as [1, D],
+        merged exactly (Chan, Golub, LeVeque 1979), as the host does.
         """
         n = lengths[rows].astype(np.float64)[:, None]
         mean = (self.mean[rows] * n).sum(0) / n.sum()
@@ -35,7 +35,7 @@ class Moments:
 
 
 def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Merges statistics (see `Moments.merged`) of several datasets."""
+    """Merge statistics (see `Moments.merged`) of several datasets."""
     first, *others = parts
     for other in others:
         n = first["n"] + other["n"]
@@ -78,42 +78,42 @@ class Index:
     actions: Moments
     states: Moments
 
-    def taken(self, rows: np.ndarray) -> Index:
-        """The index of the episodes `rows` only."""
+    def select(self, rows: np.ndarray) -> Index:
+        """Return the index of the episodes `rows` only."""
         return _by_column(lambda column: column[rows], self)
 
     def instructions(self, rows: np.ndarray) -> list[str]:
-        """The distinct instructions of the episodes `rows`, sorted."""
+        """Return the distinct instructions of the episodes `rows`, sorted."""
         joined = {bytes(text) for text in self.texts[rows]}
-        found = {text for texts in joined for text in texts.split(TEXT_END)}
-        return sorted(text.decode("utf-8", "replace") for text in found)
+        distinct = {text for texts in joined for text in texts.split(TEXT_END)}
+        return sorted(text.decode("utf-8", "replace") for text in distinct)
 
     def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
-        """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
+        """Return the quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
 
         Each episode's QUANTILE_STEPS sampled actions are weighted by its length. A quantile is the
         smallest sampled value with at least that weight at or below it.
         """
         values = self.sampled[rows].reshape(-1, self.sampled.shape[-1]).astype(np.float64)
         weights = np.repeat(self.length[rows].astype(np.float64), QUANTILE_STEPS)
-        found = np.empty((len(at), values.shape[1]))
+        quantiles = np.empty((len(at), values.shape[1]))
         for column in range(values.shape[1]):
             order = np.argsort(values[:, column], kind="stable")
             reached = np.cumsum(weights[order]) / weights.sum()
             places = np.searchsorted(reached, np.asarray(at) - 1e-12)
-            found[:, column] = values[order[np.minimum(places, len(order) - 1)], column]
-        return found
+            quantiles[:, column] = values[order[np.minimum(places, len(order) - 1)], column]
+        return quantiles
 
 
 def merged(parts: Sequence[Index]) -> Index:
-    """The index of all files, from parts that have whole files."""
+    """Return the index of all files, from parts that have complete files."""
     parts = [part for part in parts if len(part.length)] or parts[:1]
     index = _by_column(lambda *columns: np.concatenate(columns), *parts)
-    return index.taken(np.lexsort((index.offset, index.file)))
+    return index.select(np.lexsort((index.offset, index.file)))
 
 
 def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
-    """An Index (or Moments) whose columns are `function` of the columns of `parts`."""
+    """Return an Index (or Moments) whose columns are `function` of the columns of `parts`."""
     columns = zip(*(vars(part).values() for part in parts))
     return type(parts[0])(
         *(
@@ -124,7 +124,7 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
 
 
 def sampled_steps(actions: np.ndarray) -> np.ndarray:
-    """[T, A] -> float32 [QUANTILE_STEPS, A] at evenly spaced steps; zeros for T = 0."""
+    """Return actions [T, A] at evenly spaced steps, float32 [QUANTILE_STEPS, A]; 0 for T = 0."""
     length = len(actions)
     if not length:
         return np.zeros((QUANTILE_STEPS, actions.shape[1]), np.float32)
@@ -133,7 +133,7 @@ def sampled_steps(actions: np.ndarray) -> np.ndarray:
 
 
 def moments(values: np.ndarray) -> tuple[np.ndarray, ...]:
-    """[T, D] -> mean, sqdiff, min, max, float64 [D]; zeros and infinities for T = 0."""
+    """Return mean, sqdiff, min, max of [T, D], float64 [D]; zeros and infinities for T = 0."""
     values = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         mean = values.sum(0) / max(len(values), 1)

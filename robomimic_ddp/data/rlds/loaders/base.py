@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
-from robomimic_ddp.data.rlds.loaders.diagnose import named_error
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
 from robomimic_ddp.data.rlds.loaders.remote import (
     Delivered,
@@ -22,6 +21,7 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.data.rlds.pipeline.shared import OBS
+from robomimic_ddp.errors import DataError
 
 _SETTLING_SECONDS = 10.0
 
@@ -121,8 +121,14 @@ class RLDSLoader:
             else:
                 batch = self._as_torch(next(stream))
         except RecordError as error:
-            doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
-            raise named_error(self.dataset, self._suspects(), error, doing) from error
+            raise DataError(
+                f"reading failed while rank {self.rank} was loading {self.dataset.source.folder}.\n"
+                f"{_describe_fault(error, self.dataset)} ({error}). Copy or prepare that file "
+                "again. To train without it: `robomimic-ddp prepare-data --skip-corrupt` writes "
+                "the dataset without episodes that cannot be read or decoded; or, where the record "
+                "itself is damaged, delete the dataset's index from train.data_cache_dir (and the "
+                "folder `index` of a prepared set) and set ddp.skip_corrupt=true."
+            ) from error
         if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
             batch = self._embedded(batch)
         if self._device is not None:
@@ -137,17 +143,24 @@ class RLDSLoader:
     def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
         """Return the batches from the current position on (see `engine.Batches`)."""
         arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
-        return RemoteBatches((*arguments, self._place(), groups), self._counters)
+        return RemoteBatches((*arguments, self._start(), groups), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""
     _plan_of: Callable[[int], PassPlan]
     """What this rank reads in a part. Can be pickled."""
 
-    def _place(self) -> tuple[int, int]:
+    def _start(self) -> tuple[int, int]:
         """Return the part of the next batch, and how many windows of it were delivered."""
         raise NotImplementedError
 
-    def _suspects(self) -> Iterable[int]:
-        """Return rows of the index: episodes that may have been read for the current batch."""
-        raise NotImplementedError
+
+def _describe_fault(error: RecordError, dataset: RLDSDataset) -> str:
+    """Return what cannot be read: the episode of `dataset`, or a frame in it."""
+    row, step = dataset.episode_of(error.window)
+    episode = dataset.describe_episode(row)
+    if error.frame is None:
+        return f"{episode}: its record cannot be used"
+    key, number = error.frame
+    step = max(0, step - (dataset.shape.frame_stack - 1) + number)
+    return f"{episode}, step {step}, `{dataset.fields.images[key]}` cannot be decoded"

@@ -1,4 +1,4 @@
-"""Estimates the memory of the shuffle buffers of a node's ranks, for the plan."""
+"""Estimate the memory of the shuffle buffers of a node's ranks, for the plan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.schema.features import flat_features
 
 LARGEST_SHARE = 0.5
-"""Of the machine's memory: nets, page cache and batches need the rest."""
+"""Share of the machine's memory: nets, page cache and batches need the rest."""
 _BYTES_OF_A_TEXT = 24
 _BYTES_OF_A_ROW = 128
 """Overhead of a window in the shuffle buffer, a dict."""
 
 
 def window_bytes(dataset: RLDSDataset) -> float:
-    """Expected bytes of a window of `dataset` in the shuffle buffer: encoded frames, numbers."""
+    """Return the expected bytes of a window of `dataset` in the shuffle buffer."""
     fields, shape = dataset.fields, dataset.shape
     steps = flat_features(dataset.source.features["steps"].feature)
     stored = sum(type(feature).__name__ == "Image" for feature in steps.values())
@@ -31,8 +31,8 @@ def window_bytes(dataset: RLDSDataset) -> float:
 
 
 def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
-    """The plan's line on the shuffle buffers of a train loader, and a warning if they are large for
-    the machine (`machine_bytes`; 0: unknown). Empty for other loaders.
+    """Yield the plan's line on the shuffle buffers of a train loader, and a warning if they are
+    large for the machine (`machine_bytes`; 0: unknown). Nothing for other loaders.
     """
     if not hasattr(loader, "shuffle_buffers"):
         return
@@ -52,5 +52,5 @@ def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
 
 
 def readable(size: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,4 +1,4 @@
-"""Makes a rank's train or validation loader of a dataset or a mixture."""
+"""Make a rank's train or validation loader of a dataset or a mixture."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def make_loader(
 
     batch_size: in windows; seed: equal on all ranks; cores: this rank's (None: a share of the
     machine's); device: for train batches on CUDA. `train.shuffle_buffer_size` is for all ranks
-    together. Raises DataError for fewer windows than a step
-    needs.
+    together. Raises DataError for fewer windows than a step needs.
     """
     cores = cores or max(1, machine.usable_cores() // world_size)
     mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"

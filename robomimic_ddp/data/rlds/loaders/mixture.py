@@ -47,11 +47,6 @@ class _MixtureLoader:
         batch["index"] += self.dataset.first_index[number]
         return batch
 
-    def index_stream_digest(self) -> str:
-        """Hex digest of what this rank reads in the current passes: differs between ranks."""
-        digests = "".join(member.index_stream_digest() for member in self.members)
-        return hashlib.sha256(digests.encode()).hexdigest()
-
 
 class MixtureTrainLoader(_MixtureLoader):
     """One rank's endless stream, with the windows of each dataset by `Quotas`, so that ranks are
@@ -63,9 +58,9 @@ class MixtureTrainLoader(_MixtureLoader):
         self._batches, self._left = 0, len(self)
         self._share_out([0] * len(self.members))
 
-    def _share_out(self, given: list[int]) -> None:
-        """Continues the quotas after `given` windows of each dataset."""
-        self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, given), 0
+    def _share_out(self, before: list[int]) -> None:
+        """Continue the quotas after `before` windows of each dataset."""
+        self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, before), 0
         for number, member in enumerate(self.members):
             member.follow(self._quotas, number)
 
@@ -85,13 +80,13 @@ class MixtureTrainLoader(_MixtureLoader):
             yield _joined(parts, self._pin_memory)
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank."""
+        """Return what `seek` needs: the same on every rank."""
         return {
             "kind": _KIND,
             "batches": self._batches,
             "batch_size": self.batch_size,
             "weights": self.dataset.weights,
-            "given": self._quotas.given_before(self._first).tolist(),
+            "given": self._quotas.before(self._first).tolist(),
             "members": {
                 _name(number, member): member.position()
                 for number, member in enumerate(self.members)
@@ -99,18 +94,18 @@ class MixtureTrainLoader(_MixtureLoader):
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches up to the end of that position's `iter`."""
+        """Return, after `seek`, the batches up to the end of that position's `iter`."""
         return self._left
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes each dataset at its `position`, or starts it. Returns lines for the user."""
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Resume each dataset at its `position`, or start it. Return lines for the user."""
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass of each dataset begins"
-        said = []
+        lines = []
         for number, member in enumerate(self.members):
             name = _name(number, member)
-            place = member.go_to(position["members"].get(name), world_size, epoch)
-            said.append(place.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
+            line = member.seek(position["members"].get(name), world_size, epoch)
+            lines.append(line.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
         before = max(1, len(self.dataset) // (world_size * position["batch_size"]))
         passed, within = divmod(position["batches"], before)
         same = (self.batch_size, self.dataset.weights, self.world_size)
@@ -123,20 +118,26 @@ class MixtureTrainLoader(_MixtureLoader):
             self._batches = passed * len(self) + within
             self._share_out([0] * len(self.members))
         self._left = len(self) - within
-        return "\n".join(said)
+        return "\n".join(lines)
 
     def order_digest(self) -> str:
-        """Hex digest of the order of all ranks: equal on every rank."""
+        """Return a hex digest of the order of all ranks: equal on every rank."""
         total = hashlib.sha256(repr((self.dataset.weights, self._batches)).encode())
         for member in self.members:
             total.update(member.order_digest().encode())
         return total.hexdigest()
 
-    def holding(self) -> str:
-        """Describes what this rank reads in the current passes."""
-        return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
+    def describe_share(self) -> str:
+        """Describe what this rank reads in the current passes."""
+        shares = [(member.dataset.name, member.describe_share()) for member in self.members]
+        return "; ".join(f"{name}: {share}" for name, share in shares)
 
-    telling_digest = _MixtureLoader.index_stream_digest
+    def digest(self) -> str:
+        """Return a hex digest of what this rank reads in the current passes."""
+        digests = "".join(member.digest() for member in self.members)
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    telling_digest = digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
@@ -144,7 +145,7 @@ class MixtureTrainLoader(_MixtureLoader):
         return [buffer for member in self.members for buffer in member.shuffle_buffers()]
 
     def close(self) -> None:
-        """Stops prefetching and frees the buffers."""
+        """Stop prefetching and free the buffers."""
         for member in self.members:
             member.close()
 
@@ -167,7 +168,7 @@ class MixtureValidLoader(Limited, _MixtureLoader):
         return sum(member.windows for member in self.members)
 
     def __len__(self) -> int:
-        """Batches of this rank; each dataset's last one may be short."""
+        """Return the batches of this rank; each dataset's last one may be short."""
         return sum(len(member) for member in self.members)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -177,12 +178,12 @@ class MixtureValidLoader(Limited, _MixtureLoader):
 
 
 def _name(number: int, member: Any) -> str:
-    """Unique: a dataset may be in a mixture twice."""
+    """Return a unique name: a dataset may be in a mixture twice."""
     return f"{number} {member.dataset.source.name}"
 
 
 def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
-    """Concatenates batches."""
+    """Concatenate batches."""
     if len(parts) == 1 and not pin_memory:
         return parts[0]
 

@@ -1,4 +1,4 @@
-"""Reads and pins the next batch in a thread, while the current one trains. For CUDA only."""
+"""Read and pin the next batch in a thread, while the current one trains. For CUDA only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prefetcher:
         self._coming: Future | None = None
 
     def next_of(self, batches: Iterator[Any]) -> Any:
-        """The next of `batches`. Another iterator than before drops the prefetched batch."""
+        """Return the next of `batches`. Another iterator than before drops the prefetched batch."""
         if batches is not self._batches or self._coming is None:
             self._begin(batches)
         coming, self._coming = self._coming, None
@@ -43,7 +43,7 @@ class Prefetcher:
 
 
 def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """`batch` on `device`, copied with non_blocking, without `index` and `language`."""
+    """Return `batch` on `device`, copied with non_blocking, without `index` and `language`."""
     return {
         key: tree.mapped(lambda tensor: tensor.to(device, non_blocking=True), value)
         if key in MOVED

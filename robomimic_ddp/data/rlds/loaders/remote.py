@@ -21,12 +21,13 @@ import numpy as np
 
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.pipeline.engine import FrameCounters
-from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.shared import Memory, attach, receive, send, views
 from robomimic_ddp.errors import DataError
 
 _MODULE = "robomimic_ddp.data.rlds.pipeline.process"
 _END_SECONDS = 5.0
+_ANSWER_BYTES = 2**16
+"""Bytes of an answer that are read at once: at each call other threads run for milliseconds."""
 
 
 class Delivered(NamedTuple):
@@ -58,7 +59,7 @@ class Reader:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     @property
@@ -73,7 +74,7 @@ class Reader:
         return number
 
     def next_of(self, number: int) -> Delivered:
-        """The next batch. Raises RecordError, DataError, StopIteration."""
+        """Return the next batch. Raises RecordError, DataError, StopIteration."""
         (kind, *answer), descriptors = self._ask(("next", number))
         if kind == "batch":
             place, layout, language = answer
@@ -85,7 +86,7 @@ class Reader:
             weakref.finalize(batch, self._freed.append, place).atexit = False
             return Delivered(views(batch, layout), language)
         if kind == "damaged":
-            raise RecordError(answer[0])
+            raise answer[0]
         if kind == "failed":
             what, where = answer
             raise DataError(
@@ -123,7 +124,7 @@ class Reader:
                     freed = [self._freed.popleft() for _ in range(len(self._freed))]
                     request = (*request, freed)
                 send(self._channel, request, descriptors)
-                return receive(self._channel) if answered else None
+                return receive(self._channel, _ANSWER_BYTES) if answered else None
             except (EOFError, OSError) as error:
                 raise self._ended() from error
 
@@ -146,7 +147,7 @@ _starting = threading.Lock()
 
 
 def reader_of_rank() -> Reader:
-    """The process that reads for this one, for all its loaders; a new one if that has ended."""
+    """Return the process that reads for this one; a new one if that has ended."""
     with _starting:
         if not _running or not _running[-1].can_be_asked:
             _running[:] = [Reader()]

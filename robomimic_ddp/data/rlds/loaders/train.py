@@ -13,7 +13,6 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
-from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
 from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
@@ -55,7 +54,7 @@ class RLDSTrainLoader(RLDSLoader):
         self._begin(0, [])
 
     def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
-        """Continues after `segments`: pairs of a segment and the batches each rank took in it."""
+        """Continue after `segments`: pairs of a segment and the batches each rank took in it."""
         self.close()  # first: its threads use the plans
         self._first_pass = first_pass
         if not segments or segments[-1][0] != self._segment:
@@ -65,26 +64,21 @@ class RLDSTrainLoader(RLDSLoader):
         self._plan_of = PassPlans(self.dataset.table, self._schedule, self.rank)
 
     def _reader(self) -> RemoteBatches:
-        """The pipeline's elements; created with the first batch."""
+        """Return the batches of the pipeline, which begins with the first."""
         if self._stream is None:
             self._stream = self._open(self._groups)
         return self._stream
 
-    def _place(self) -> tuple[int, int]:
-        return self._schedule.place(self.rank, self._batches)
-
-    def _suspects(self) -> Iterator[int]:
-        part, taken = self._place()
-        for plan, given in ((self._plan_of(part), taken), (self._plan_of(part + 1), 0)):
-            yield from episodes_being_read(self.dataset, plan, given)
+    def _start(self) -> tuple[int, int]:
+        return self._schedule.position(self.rank, self._batches)
 
     def follow(self, quotas: Quotas, number: int) -> None:
-        """Makes batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""
+        """Make batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""
         self._groups = partial(batch_codes, quotas, number, self._batches)
         self.close()
 
     def next_of(self, windows: int) -> dict[str, Any]:
-        """The next `windows` windows, the batch's quota."""
+        """Return the next `windows` windows, the batch's quota."""
         batch = self._next(self._reader())
         assert len(batch["language"]) == windows, (len(batch["language"]), windows)
         self._batches += windows
@@ -101,7 +95,7 @@ class RLDSTrainLoader(RLDSLoader):
         return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank, four numbers for each change of ranks."""
+        """Return what `seek` needs, equal on all ranks: four numbers for each change of ranks."""
         segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
@@ -114,13 +108,13 @@ class RLDSTrainLoader(RLDSLoader):
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches of every rank left in the pass of that position."""
+        """Return, after `seek`, the batches of every rank left in the pass of that position."""
         if self.pass_number != self._continued:
             return 0  # less than a batch, which starts the next pass
         return len(self) - self._delivered_in_pass
 
-    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
+    def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Resume at a `position` of a run with any number of ranks; return a line for the user.
         With the same ranks, batch size and buffer at the exact window; else the rest of the pass is
         split again. Only records with windows in the shuffle buffer are read again.
         """
@@ -172,7 +166,7 @@ class RLDSTrainLoader(RLDSLoader):
             ).on_all_ranks()
 
     def __len__(self) -> int:
-        """Full batches of every rank in the current pass, or in its rest since a new segment."""
+        """Return every rank's full batches in the pass, or in its rest since a new segment."""
         return self._schedule.batches_in(self._part)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -183,37 +177,37 @@ class RLDSTrainLoader(RLDSLoader):
             yield batch
 
     def order_digest(self) -> str:
-        """Hex digest of the order of all ranks in the current pass: equal on every rank."""
+        """Return a hex digest of the order of all ranks in the current pass, equal on all."""
         row = self._schedule.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
             digest.update(column.tobytes())
         return digest.hexdigest()
 
-    def index_stream_digest(self) -> str:
-        """Hex digest of what this rank reads in the current pass: differs between ranks."""
+    def digest(self) -> str:
+        """Return a hex digest of what this rank reads in the current pass."""
         return self._plan_of(self._part).digest()
 
-    def holding(self) -> str:
-        """Describes what this rank reads in the current pass: windows, episodes, files."""
+    def describe_share(self) -> str:
+        """Describe what this rank reads in the current pass: windows, episodes, files."""
         plan = self._plan_of(self._part)
         episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
         names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return (
             f"{plan.pieces.windows} windows of {episodes} episodes in {len(names)} file(s): "
-            f"{', '.join(names[:_MOST_NAMES])}{more}"
+            f"{', '.join(names[:_MOST_NAMES])}{rest}"
         )
 
-    telling_digest = index_stream_digest
+    telling_digest = digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
-        """Windows in this rank's shuffle buffer, and expected bytes of a window."""
+        """Return the windows in this rank's shuffle buffer, and the expected bytes of a window."""
         return [(self.batching.shuffle_buffer, window_bytes(self.dataset))]
 
     def close(self) -> None:
-        """Stops prefetching and frees the buffers."""
+        """Stop prefetching and free the buffers."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None

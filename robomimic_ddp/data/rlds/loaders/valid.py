@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
@@ -25,8 +23,9 @@ class Limited:
         return {}
 
     def limited(self, num_steps: int | None) -> Any:
-        """The loader of min(num_steps x train.batch_size, all) windows over all ranks: the same
-        windows for every world size. None: all. A mixture's are spread over its datasets by size.
+        """Return the loader of min(num_steps x train.batch_size, all) windows over all ranks: the
+        same windows for every world size. None: all. A mixture's are spread over its datasets by
+        size.
         """
         if num_steps is None:
             return self
@@ -34,7 +33,7 @@ class Limited:
         return self.limited_to(num_steps * batch_size)
 
     def limited_to(self, wanted: int) -> Any:
-        """The loader of min(`wanted`, all) windows over all ranks."""
+        """Return the loader of min(`wanted`, all) windows over all ranks."""
         if wanted not in self._limited:
             self._limited[wanted] = self._of(wanted)
         return self._limited[wanted]
@@ -70,7 +69,7 @@ class RLDSValidLoader(Limited, RLDSLoader):
         return RLDSValidLoader(self.dataset, *place, wanted)
 
     def __len__(self) -> int:
-        """Batches of this rank, the short last one included."""
+        """Return the batches of this rank, the short last one included."""
         return -(-self.windows // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -83,12 +82,5 @@ class RLDSValidLoader(Limited, RLDSLoader):
         finally:
             stream.close()
 
-    def _place(self) -> tuple[int, int]:
+    def _start(self) -> tuple[int, int]:
         return 0, 0
-
-    def _suspects(self) -> Iterator[int]:
-        yield from self.dataset.rows[np.unique(self._plan.pieces.episode)]
-
-    def index_stream_digest(self) -> str:
-        """Hex digest of which windows this rank reads."""
-        return self._plan.digest()

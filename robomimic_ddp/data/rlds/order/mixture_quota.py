@@ -13,36 +13,37 @@ _SIZE_BITS = 20
 
 
 class Quotas:
-    """Windows of each of D datasets in each batch: by `weights`, to within two windows after any
-    number of batches. given: windows of each before batch 0, of whole batches.
+    """Assign the windows of each batch to D datasets: by `weights`, to within two windows after any
+    number of batches. before: windows of each before batch 0, of complete batches.
     """
 
     def __init__(
-        self, weights: Sequence[float], batch_size: int, given: Sequence[int] | None = None
+        self, weights: Sequence[float], batch_size: int, before: Sequence[int] | None = None
     ) -> None:
         assert batch_size < 1 << _SIZE_BITS, batch_size
         self.weights = np.asarray(weights, np.float64) / np.sum(weights)
         self.batch_size = batch_size
-        self.given = np.asarray(given if given is not None else [0] * len(weights), np.int64)
         self._plain_weights = self.weights.tolist()
-        # Windows before each batch, `given` included: a table with room to grow.
+        # Windows before each batch, `before` included: a table with room to grow.
         self._table = np.zeros((2 * _AT_ONCE, len(weights)), np.int64)
-        self._table[0] = self.given
+        self._table[0] = [0] * len(weights) if before is None else before
         self._ends = self._table[:1]
 
     def of(self, batch: int) -> np.ndarray:
-        """Windows of each dataset in batch number `batch`, int64 [D]; sum: the batch size."""
+        """Return the windows of each dataset in batch `batch`, int64 [D]; sum: the batch size."""
         self._extend(lambda: len(self._ends) > batch + 1)
         return self._ends[batch + 1] - self._ends[batch]
 
-    def given_before(self, batch: int) -> np.ndarray:
-        """Windows of each dataset before batch number `batch`, `given` included: int64 [D]."""
+    def before(self, batch: int) -> np.ndarray:
+        """Return the windows of each dataset before batch `batch`, int64 [D]."""
         self._extend(lambda: len(self._ends) > batch)
         return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
-        """The batch of each of `count` windows from `first` on, as ascending codes: int64."""
-        start = int(self.given[number]) + first
+        """Return the batch of each of `count` windows from `first` on, of dataset `number`, as
+        ascending codes: int64.
+        """
+        start = int(self._table[0, number]) + first
         self._extend(lambda: self._ends[-1, number] >= start + count)
         ends = self._ends[:, number]
         batch = np.searchsorted(ends, np.arange(start, start + count), "right") - 1
@@ -50,7 +51,7 @@ class Quotas:
 
     @staticmethod
     def group_size(code: int) -> int:
-        """Windows in the group with that code (an integer of Python, numpy or TensorFlow)."""
+        """Return the number of windows in the group with that code."""
         return code % (1 << _SIZE_BITS)
 
     def _extend(self, enough: Callable[[], bool]) -> None:
@@ -58,23 +59,25 @@ class Quotas:
             count = len(self._ends)
             if count + _AT_ONCE > len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-            given = self._ends[-1].tolist()
+            before = self._ends[-1].tolist()
             for row in range(count, count + _AT_ONCE):
-                given = [sum(pair) for pair in zip(given, self._next(given))]
-                self._table[row] = given
+                before = [sum(pair) for pair in zip(before, self._next(before))]
+                self._table[row] = before
             self._ends = self._table[: count + _AT_ONCE]
 
-    def _next(self, given: list[int]) -> list[int]:
-        """Largest-remainder apportionment; Python numbers are faster for a few datasets."""
-        total = sum(given) + self.batch_size
-        due = [weight * total - number for weight, number in zip(self._plain_weights, given)]
+    def _next(self, before: list[int]) -> list[int]:
+        """Return the next quota, by the largest remainders. For a few datasets Python's numbers are
+        faster.
+        """
+        total = sum(before) + self.batch_size
+        due = [weight * total - number for weight, number in zip(self._plain_weights, before)]
         quota = [math.floor(max(number, 0.0)) for number in due]
         left = self.batch_size - sum(quota)
         step = 1 if left > 0 else -1
         for _ in range(abs(left)):
             lag = [
-                step * (wanted - taken) if taken > 0 or step > 0 else -math.inf
-                for wanted, taken in zip(due, quota)
+                step * (wanted - count) if count > 0 or step > 0 else -math.inf
+                for wanted, count in zip(due, quota)
             ]
             quota[lag.index(max(lag))] += step
         return quota

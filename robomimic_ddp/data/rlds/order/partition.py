@@ -55,8 +55,8 @@ class Pieces:
         new[1:] = (np.diff(self.episode) != 0) | (np.diff(self.number) != 0)
         return np.cumsum(new) - 1
 
-    def taken(self, chosen: np.ndarray) -> Pieces:
-        """The pieces with the numbers `chosen`, in that order."""
+    def select(self, chosen: np.ndarray) -> Pieces:
+        """Return the pieces with the numbers `chosen`, in that order."""
         return Pieces(*(column[chosen] for column in self.columns()))
 
     def columns(self) -> tuple[np.ndarray, ...]:
@@ -64,50 +64,50 @@ class Pieces:
         return self.episode, self.start, self.stop, self.number
 
     def cut(self, start: int, stop: int) -> Pieces:
-        """The range [start, stop) of the sequence."""
+        """Return the range [start, stop) of the sequence."""
         first = int(np.searchsorted(self.ends, start, "right"))
         last = int(np.searchsorted(self.begins, stop, "left")) if stop > start else first
-        part = self.taken(slice(first, last))
+        pieces = self.select(slice(first, last))
         begins, ends = self.begins[first:last], self.ends[first:last]
         return Pieces(
-            part.episode,
-            part.start + np.maximum(start - begins, 0),
-            part.stop - np.maximum(ends - stop, 0),
-            part.number,
+            pieces.episode,
+            pieces.start + np.maximum(start - begins, 0),
+            pieces.stop - np.maximum(ends - stop, 0),
+            pieces.number,
         )
 
     def at(self, windows: np.ndarray) -> Pieces:
-        """Only the `windows` of the sequence, int64 [N] ascending, in the fewest pieces."""
+        """Return only the `windows` of the sequence, int64 [N] ascending, in the fewest pieces."""
         piece = np.searchsorted(self.ends, windows, "right")
         inside = self.start[piece] + windows - self.begins[piece]
         new = np.ones(len(windows), bool)
         new[1:] = (np.diff(piece) != 0) | (np.diff(inside) != 1)
         first = np.flatnonzero(new)
         last = np.append(first[1:], len(windows)) - 1 if len(first) else first
-        whole = self.taken(piece[first])
-        return Pieces(whole.episode, inside[first], inside[last] + 1, whole.number)
+        pieces = self.select(piece[first])
+        return Pieces(pieces.episode, inside[first], inside[last] + 1, pieces.number)
 
 
 def joined(rows: Sequence[Pieces]) -> Pieces:
-    """Concatenates sequences."""
+    """Concatenate sequences."""
     return Pieces(*(np.concatenate(column) for column in zip(*(row.columns() for row in rows))))
 
 
-def whole_row(windows: np.ndarray, order: np.ndarray, pass_number: int) -> Pieces:
-    """All windows of a pass: episodes with `windows` [E] each, in the `order` [E]."""
+def pass_row(windows: np.ndarray, order: np.ndarray, pass_number: int) -> Pieces:
+    """Return all windows of a pass: episodes with `windows` [E] each, in the `order` [E]."""
     order = order[windows[order] > 0]
     zeros = np.zeros(len(order), np.int64)
     return Pieces(order, zeros, windows[order].astype(np.int64), zeros + pass_number)
 
 
-def windows_given(before: int, rank: int, world_size: int) -> int:
-    """How many of the first `before` windows of all ranks belong to `rank`."""
+def windows_of_rank(before: int, rank: int, world_size: int) -> int:
+    """Return how many of the first `before` windows of all ranks belong to `rank`."""
     return (rank + 1) * before // world_size - rank * before // world_size
 
 
 def stretch(before: int, after: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The range [start, stop) of `rank` in the windows `before` to `after` of all ranks, at least
-    one for each rank if `before` is not 0.
+    """Return the range [start, stop) of `rank` in the windows `before` to `after` of all ranks, at
+    least one for each rank if `before` is not 0.
     """
     assert after - before >= world_size or before == 0, (before, after, world_size)
 

@@ -16,9 +16,9 @@ import numpy as np
 from robomimic_ddp.data.rlds.order.partition import (
     Pieces,
     joined,
+    pass_row,
     stretch,
-    whole_row,
-    windows_given,
+    windows_of_rank,
 )
 from robomimic_ddp.data.rlds.order.pass_order import PIECE_ORDER, SHUFFLE, pass_order, permutation
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank reads of one part: its pieces in reading order, the shuffle of their windows, and
+    """What a rank reads of a part: its pieces in reading order, the shuffle of their windows, and
     how many windows the segment has assigned to the rank before.
     """
 
@@ -74,84 +74,89 @@ class PassSchedule:
         first_pass: int,
         segments: Sequence[tuple[Segment, int]],
     ) -> PassSchedule:
-        """The schedule of the last of `segments`, pairs of a segment and each rank's batches."""
+        """Return the schedule of the last of `segments`: pairs of a segment and the batches that
+        each rank took in it.
+        """
         (segment, batches), *later = segments
         schedule = cls(file_of_episode, windows, seed, segment, first_pass)
-        for segment, more in later:
-            schedule, batches = schedule.followed_by(segment, batches), more
+        for segment, batches_of_next in later:
+            schedule, batches = schedule.followed_by(segment, batches), batches_of_next
         return schedule
 
-    def given_before(self, part: int) -> int:
-        """Windows that the segment has assigned to all ranks before `part`."""
+    def windows_before(self, part: int) -> int:
+        """Return how many windows the segment has assigned to all ranks before `part`."""
         first = self._total if self.rest is None else self.rest.windows
         return 0 if part == 0 else first + (part - 1) * self._total
 
     def batches_before(self, part: int) -> int:
-        """Full batches that each rank has taken in this segment when `part` begins."""
-        return self.given_before(part) // (self.segment.world_size * self.segment.batch_size)
+        """Return how many full batches each rank has taken in this segment when `part` begins."""
+        return self.windows_before(part) // (self.segment.world_size * self.segment.batch_size)
 
     def batches_in(self, part: int) -> int:
-        """Full batches that every rank takes in `part`."""
+        """Return how many full batches every rank takes in `part`."""
         return self.batches_before(part + 1) - self.batches_before(part)
 
     def part_of(self, batches: int) -> int:
-        """The part of the next batch, after `batches` of each rank."""
+        """Return the part of the next batch, after `batches` of each rank."""
         part = 0
         wanted = (batches + 1) * self.segment.world_size * self.segment.batch_size
-        beyond = wanted - self.given_before(1)
+        beyond = wanted - self.windows_before(1)
         if beyond > 0:
             part = -(-beyond // self._total)
         return part
 
     def row(self, part: int) -> Pieces:
-        """All windows of `part`, which the ranks share."""
+        """Return all windows of `part`, which the ranks share."""
         if part not in self._rows:
             if part == 0 and self.rest is not None:
-                made = self.rest
+                row = self.rest
             else:
                 files, windows = self._table
                 number = self.first_pass + part
-                made = whole_row(windows, pass_order(files, self.seed, number), number)
-            self._rows = {**dict(list(self._rows.items())[-1:]), part: made}
+                row = pass_row(windows, pass_order(files, self.seed, number), number)
+            self._rows = {**dict(list(self._rows.items())[-1:]), part: row}
         return self._rows[part]
 
     def share(self, part: int, rank: int) -> Share:
-        """What `rank` reads of `part`, disjoint over ranks, in another random order of records on
-        each, so that successive windows are not neighbours. Pieces of one record stay together.
+        """Return what `rank` reads of `part`, disjoint over ranks, in another random order of
+        records on each, so that successive windows are not neighbours. Pieces of one record stay
+        together.
         """
         world, drawn = self.segment.world_size, self.first_pass + part
-        before = self.given_before(part)
-        own = self.row(part).cut(*stretch(before, self.given_before(part + 1), rank, world))
-        records = int(own.record[-1]) + 1 if len(own.record) else 0
+        before = self.windows_before(part)
+        pieces = self.row(part).cut(*stretch(before, self.windows_before(part + 1), rank, world))
+        records = int(pieces.record[-1]) + 1 if len(pieces.record) else 0
         order = permutation(records, self.seed, drawn, PIECE_ORDER, rank, self.number)
-        mixed = np.argsort(np.argsort(order)[own.record], kind="stable")
+        mixed = np.argsort(np.argsort(order)[pieces.record], kind="stable")
         shuffle = Shuffle(
-            own.windows, self.segment.buffer, self.seed, drawn, SHUFFLE, rank, self.number
+            pieces.windows, self.segment.buffer, self.seed, drawn, SHUFFLE, rank, self.number
         )
-        return Share(own.taken(mixed), shuffle, windows_given(before, rank, world))
+        return Share(pieces.select(mixed), shuffle, windows_of_rank(before, rank, world))
 
-    def place(self, rank: int, batches: int) -> tuple[int, int]:
-        """The part that `rank` takes windows of after `batches`, and how many of it are taken."""
-        taken, world = batches * self.segment.batch_size, self.segment.world_size
+    def position(self, rank: int, batches: int) -> tuple[int, int]:
+        """Return the part that `rank` takes windows of after `batches`, and how many of that part
+        it has taken.
+        """
+        count, world = batches * self.segment.batch_size, self.segment.world_size
         part = self.part_of(batches)
-        while windows_given(self.given_before(part), rank, world) > taken:
+        while windows_of_rank(self.windows_before(part), rank, world) > count:
             part -= 1  # this rank has not yet taken the end of the part before
-        return part, taken - windows_given(self.given_before(part), rank, world)
+        return part, count - windows_of_rank(self.windows_before(part), rank, world)
 
     def remaining(self, batches: int) -> Pieces:
-        """What no rank has taken of the present pass after `batches`."""
-        last, left = self.part_of(batches), []
+        """Return what no rank has taken of the current pass after `batches`."""
+        last, rest = self.part_of(batches), []
         for rank in range(self.segment.world_size):
-            part, taken = self.place(rank, batches)
+            part, count = self.position(rank, batches)
             while part <= last:
                 share = self.share(part, rank)
-                waiting, then = share.shuffle.waiting(taken)
-                left += [share.pieces.at(waiting), share.pieces.cut(then, share.pieces.windows)]
-                part, taken = part + 1, 0
-        return self._in_order(joined(left))
+                waiting, then = share.shuffle.waiting(count)
+                rest += [share.pieces.at(waiting), share.pieces.cut(then, share.pieces.windows)]
+                part, count = part + 1, 0
+        return self._in_order(joined(rest))
 
     def followed_by(self, segment: Segment, batches: int) -> PassSchedule:
-        """The schedule of the next segment, if this one ends after `batches` of each rank."""
+        """Return the schedule of the next segment, after `batches` of each rank in this one."""
         return PassSchedule(
             *self._table,
             self.seed,
@@ -162,14 +167,14 @@ class PassSchedule:
         )
 
     def _in_order(self, pieces: Pieces) -> Pieces:
-        """The pieces in the order of their passes; adjacent ones are joined."""
-        place = np.zeros(len(pieces.episode), np.int64)
+        """Return the pieces in the order of their passes; adjacent ones are joined."""
+        rank_in_pass = np.zeros(len(pieces.episode), np.int64)
         for number in np.unique(pieces.number):
             order = pass_order(self._table[0], self.seed, int(number))
             of_pass = pieces.number == number
-            place[of_pass] = np.argsort(order)[pieces.episode[of_pass]]
-        pieces = pieces.taken(np.lexsort((pieces.start, place, pieces.number)))
-        pieces = pieces.taken(np.flatnonzero(pieces.stop > pieces.start))
+            rank_in_pass[of_pass] = np.argsort(order)[pieces.episode[of_pass]]
+        pieces = pieces.select(np.lexsort((pieces.start, rank_in_pass, pieces.number)))
+        pieces = pieces.select(np.flatnonzero(pieces.stop > pieces.start))
         if not len(pieces.episode):
             return pieces
         follows = (

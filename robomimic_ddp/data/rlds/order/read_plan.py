@@ -20,12 +20,12 @@ BLOCK_WINDOWS = 4096
 class Block:
     """Records to read, and which windows leave the store after each.
 
-    records: int64 [P, 6], each record's file, offset, and the episode's taken, count, pick and base
-    (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, record by
-    record; keys: int64 [N], their keys; stored: int64 [P + 1], start of each record in these two.
-    leaving: int64 [Q, 2], key and dataset number of the windows that leave the store, in order;
-    left: int64 [P + 1], start in `leaving` of those that leave after each record; first: int64
-    scalar, windows that the segment has assigned to the rank before.
+    records: int64 [P, 6], each record's file, offset, and the episode's per_pass, count, pick and
+    base (see PassPlan); numbers: int64 [N], which of its windows in the pass are put into the
+    store, record by record; keys: int64 [N], their keys; stored: int64 [P + 1], start of each
+    record in these two. leaving: int64 [Q, 2], key and dataset number of the windows that leave the
+    store, in order; left: int64 [P + 1], start in `leaving` of those that leave after each record;
+    first: int64 scalar, windows that the segment has assigned to the rank before.
     """
 
     records: np.ndarray
@@ -41,8 +41,8 @@ class Block:
 class PassPlan:
     """What one rank reads in one part of its schedule.
 
-    file, offset: int64 [P], the record of each of `pieces`; taken: windows of its episode in a
-    pass, of `count`; pick: see `windows.picked_windows`; base: the dataset's number of its window
+    file, offset: int64 [P], the record of each of `pieces`; per_pass: windows of its episode in
+    a pass, of `count`; pick: see `windows.picked_windows`; base: the dataset's number of its window
     0. shuffle: the order in which the windows leave; first_key: the key of the first; keys are
     unique.
     """
@@ -50,7 +50,7 @@ class PassPlan:
     pieces: Pieces
     file: np.ndarray
     offset: np.ndarray
-    taken: np.ndarray
+    per_pass: np.ndarray
     count: np.ndarray
     pick: np.ndarray
     base: np.ndarray
@@ -58,7 +58,7 @@ class PassPlan:
     first_key: int = 0
 
     def digest(self) -> str:
-        """Hex digest of which windows are read, in which order."""
+        """Return a hex digest of which windows are read, in which order."""
         digest = hashlib.blake2b(repr((self.shuffle.seed, self.first_key)).encode(), digest_size=16)
         for array in (*self.pieces.columns(), self.file, self.offset, self.pick):
             digest.update(np.asarray(array, np.int64).tobytes())
@@ -77,36 +77,37 @@ class PassPlan:
         return len(self.cuts) - 1
 
     def index(self, windows: np.ndarray) -> np.ndarray:
-        """The dataset's numbers of `windows` of this plan, int64 [N]."""
+        """Return the dataset's numbers of `windows` of this plan, int64 [N]."""
         piece = np.searchsorted(self.pieces.ends, windows, "right")
         number = self.pieces.start[piece] + windows - self.pieces.begins[piece]
-        picked = picked_windows(number, self.count[piece], self.taken[piece], self.pick[piece])
+        picked = picked_windows(number, self.count[piece], self.per_pass[piece], self.pick[piece])
         return self.base[piece] + picked
 
-    def block_of(self, taken: int) -> int:
-        """The block in which reading resumes after `taken` windows."""
-        _, then = self.shuffle.waiting(taken)
+    def block_of(self, delivered: int) -> int:
+        """Return the block in which reading resumes after `delivered` windows."""
+        _, then = self.shuffle.waiting(delivered)
         begins = self.pieces.begins[self.cuts[:-1]]
         return int(np.searchsorted(begins, then - 1, "right")) - 1
 
-    def block(self, number: int, taken: int = 0) -> Block:
-        """Block `number`. `taken`: for that of `block_of(taken)`, only what is left there."""
+    def block(self, number: int, delivered: int = 0) -> Block:
+        """Return block `number`; that of `block_of(delivered)` without what was delivered."""
         ends = self.pieces.ends
         last = self.cuts[number + 1] - 1
         start, stop = int(self.pieces.begins[self.cuts[number]]), int(ends[last])
         leaving, places = self.shuffle.leaving(start, stop)
         before = self.shuffle.left_before(start)
         entering = np.arange(start, stop)
-        if taken:
-            waiting, then = self.shuffle.waiting(taken)
+        if delivered:
+            waiting, then = self.shuffle.waiting(delivered)
             entering = np.concatenate([waiting, np.arange(then, stop)])
-            leaving, places, before = leaving[taken - before :], places[taken - before :], taken
+            gone, before = delivered - before, delivered
+            leaving, places = leaving[gone:], places[gone:]
         piece = np.searchsorted(ends, entering, "right")
         _, first = np.unique(self.pieces.record[piece], return_index=True)
         read = piece[first]
         # Windows that leave before the next record starts are complete after this one.
         limits = np.append(self.pieces.begins[read[1:]], stop)
-        columns = (self.file, self.offset, self.taken, self.count, self.pick, self.base)
+        columns = (self.file, self.offset, self.per_pass, self.count, self.pick, self.base)
         return Block(
             np.stack([column[read] for column in columns], 1),
             self.pieces.start[piece] + entering - self.pieces.begins[piece],

@@ -1,4 +1,4 @@
-"""Computes the shuffle of one rank's sequence of windows, so that any position can be reached.
+"""Compute the shuffle of one rank's sequence of windows, so that any position can be reached.
 
 Window i enters at place i and leaves at a place drawn uniformly from [i, i + 2 * buffer). About
 `buffer` windows wait at any time, as in a shuffle buffer of that size, but none longer than
@@ -22,7 +22,7 @@ class Shuffle:
         self._filled = buffer if buffer > 1 else 0
 
     def _keys(self, start: int, stop: int) -> np.ndarray:
-        """For the windows [start, stop) the place of leaving and random bits for ties, uint64."""
+        """Return the places of leaving of the windows [start, stop), with random bits for ties."""
         generator = np.random.PCG64(np.random.SeedSequence(self.seed))
         raw = generator.advance(start).random_raw(max(stop - start, 0))
         delay = ((raw >> np.uint64(32)) * np.uint64(self.spread)) >> np.uint64(32)
@@ -32,36 +32,38 @@ class Shuffle:
         return (place.astype(np.uint64) << np.uint64(_TIE_BITS)) | ties
 
     def _around(self, start: int, stop: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """The first window that may leave at [start, stop); keys and places from it to `stop`."""
+        """Return the first window that may leave at [start, stop); keys and places from it on."""
         first = max(0, start - self.spread)
         keys = self._keys(first, min(stop, self.count))
         return first, keys, (keys >> np.uint64(_TIE_BITS)).astype(np.int64)
 
     def left_before(self, place: int) -> int:
-        """Windows that leave before `place`."""
+        """Return how many windows leave before `place`."""
         _, _, places = self._around(place, place)
         return min(place, self.count) - int(np.count_nonzero(places >= place))
 
     def leaving(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The windows that leave at the places [start, stop), in order; their places: int64 [N]."""
+        """Return the windows that leave at the places [start, stop), in order, and their places:
+        int64 [N] each.
+        """
         first, keys, places = self._around(start, stop)
         chosen = np.flatnonzero((places >= start) & (places < stop))
         chosen = chosen[np.argsort(keys[chosen], kind="stable")]
         return chosen + first, places[chosen]
 
-    def waiting(self, taken: int) -> tuple[np.ndarray, int]:
-        """After `taken` windows have left: the windows before `then` that have not, int64 [N]
-        ascending, and `then`, from which on none has.
+    def waiting(self, gone: int) -> tuple[np.ndarray, int]:
+        """Return, after `gone` windows have left, the windows before `then` that have not, int64
+        [N] ascending, and `then`: none from there on has left.
         """
-        if taken >= self.count:
+        if gone >= self.count:
             return np.zeros(0, np.int64), self.count
-        low, high = min(taken, self.count - 1), min(taken + self.spread, self.count)
-        while high - low > 1:  # the last place before which at most `taken` have left
+        low, high = min(gone, self.count - 1), min(gone + self.spread, self.count)
+        while high - low > 1:  # the last place before which at most `gone` have left
             middle = (low + high) // 2
-            low, high = (middle, high) if self.left_before(middle) <= taken else (low, middle)
-        left, _ = self.leaving(low, low + 1)
-        gone = left[: taken - self.left_before(low)]
+            low, high = (middle, high) if self.left_before(middle) <= gone else (low, middle)
+        leaving, _ = self.leaving(low, low + 1)
+        leaving = leaving[: gone - self.left_before(low)]
         first, _, places = self._around(low, low + 1)
         waits = places >= low
-        waits[gone - first] = False
+        waits[leaving - first] = False
         return np.flatnonzero(waits) + first, low + 1

@@ -35,37 +35,37 @@ class WindowShape:
         return 0 if self.pad_frame_stack else self.frame_stack - 1
 
     def count(self, lengths: np.ndarray) -> np.ndarray:
-        """Windows of episodes of `lengths` [E] steps; 0 if shorter than an unpadded window."""
+        """Return the windows of episodes of `lengths` [E] steps; 0 if one is too short."""
         lost = self.first + (0 if self.pad_seq_length else self.seq_length - 1)
         return np.maximum(np.asarray(lengths, np.int64) - lost, 0)
 
 
 def windows_per_pass(counts: np.ndarray, subsample_length: int | None) -> np.ndarray:
-    """Windows of each episode in a pass: `counts` [E], or at most `subsample_length`."""
+    """Return the windows of each episode in a pass: `counts` [E], or at most `subsample_length`."""
     return counts if not subsample_length else np.minimum(counts, subsample_length)
 
 
 def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """A number in [0, counts) per episode, int64 [E], from (seed, pass); see `picked_windows`."""
+    """Return a number in [0, counts) per episode, int64 [E]; see `picked_windows`."""
     keys = random_keys(len(counts), seed, pass_number, WINDOW_PICK)
     return (keys % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
 
 
-def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
-    """The windows of an episode with the `numbers` in a pass (numpy or TensorFlow integers).
+def picked_windows(numbers: Any, count: Any, per_pass: Any, offset: Any) -> Any:
+    """Return the windows of an episode with the `numbers` in a pass.
 
-    The episode's `count` windows are divided into `taken` equal ranges, and `offset` picks one
+    The episode's `count` windows are divided into `per_pass` equal ranges, and `offset` picks one
     window of each: over all offsets every window is picked equally often, and none twice in a pass.
-    The identity if taken == count.
+    The identity if per_pass == count.
     """
-    return (numbers * count + offset) // taken
+    return (numbers * count + offset) // per_pass
 
 
-def window_indices(steps: Any, length: Any, shape: WindowShape, math: Any) -> tuple[Any, ...]:
-    """For windows at `steps` [N] of an episode of `length` steps: obs steps [N, To], action steps
-    [N, To-1+Tp] and their mask, True inside the episode. `math`: numpy or TensorFlow.
+def window_indices(steps: Any, length: Any, shape: WindowShape) -> tuple[Any, ...]:
+    """Return for windows at `steps` [N] of an episode of `length` steps the obs steps [N, To], the
+    action steps [N, To-1+Tp] and their mask, True inside the episode.
     """
     acted = steps[:, None] - (shape.frame_stack - 1) + np.arange(shape.actions)[None]
     inside = (acted >= 0) & (acted < length)
-    clipped = math.maximum(math.minimum(acted, length - 1), 0)
+    clipped = np.clip(acted, 0, length - 1)
     return clipped[:, : shape.frame_stack], clipped, inside

@@ -1,4 +1,4 @@
-"""Reads records, keeps their windows in the shuffle buffer, and makes batches in the planned order.
+"""Read records, keep their windows in the shuffle buffer, and make batches in the planned order.
 
 `read_plan.PassPlan` plans the order in which windows leave the buffer, so any position can be
 reached directly. Frames stay encoded until their batch is made, so none is decoded that is not
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy as np
 from robomimic_ddp.data.rlds.index.records import in_order, read_record
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.resize import filtering
+from robomimic_ddp.data.rlds.pipeline.images import RecordError
+from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shared import Pool
 from robomimic_ddp.data.rlds.pipeline.windows import Batch, Window, windows_of
@@ -91,7 +93,7 @@ class Batches:
         counters: FrameCounters,
         pool: Pool,
     ) -> None:
-        filtering()  # compiled once, before threads would do so
+        compiled_filter()  # compiled once, before threads would do so
         self._settings, self._batching = settings, batching
         self._counters, self._memory = counters, pool
         self._store: dict[int, Window] = {}
@@ -123,7 +125,7 @@ class Batches:
             # Raised where that batch is asked for, after those before it.
             except Exception as error:
                 self._ended = True
-                self._coming.append(_raiser(error))
+                self._coming.append(partial(_failed, error))
 
     def close(self) -> None:
         """Wait for what is being read and decoded, and free the buffer."""
@@ -142,13 +144,13 @@ class Batches:
         size = Quotas.group_size(first[2]) if self._grouped else self._batching.batch_size
         rows = [first, *itertools.islice(self._leaving, size - 1)]
         keys, index, _ = zip(*rows)
-        windows = [self._taken(key) for key in keys]
+        windows = [self._take(key) for key in keys]
         batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
         futures = [self._pool.submit(self._decode, batch, start) for start in starts]
-        self._coming.append(lambda: _finished(batch, futures))
+        self._coming.append(partial(_finished, batch, futures))
 
-    def _taken(self, key: int) -> Window:
+    def _take(self, key: int) -> Window:
         if key not in self._store:  # its record comes later: the plan let it leave too early
             raise AssertionError(f"window {key} is not in the shuffle buffer")
         return self._store.pop(key)
@@ -161,9 +163,13 @@ class Batches:
         files, most = self._settings.files, min(self._batching.threads, READERS)
 
         def read(record: _Record) -> tuple[_Record, list[Window]]:
-            file, offset, *_ = record.record
-            data = read_record(files[file], offset)
-            return record, windows_of(self._settings, data, record.record, record.numbers)
+            file, offset, *_, first_window = record.record
+            try:
+                data = read_record(files[file], offset)
+                return record, windows_of(self._settings, data, record.record, record.numbers)
+            except RecordError as error:
+                error.window = first_window
+                raise
 
         for future in in_order(read, records, self._pool, most + 1):
             record, windows = future.result()
@@ -178,13 +184,13 @@ def _records(
     groups: Callable[[int, int], np.ndarray] | None,
 ) -> Iterator[list[_Record]]:
     """Yield the records of each block of the plans."""
-    first, taken = start
+    first, delivered = start
     for part in itertools.count(first) if parts is None else range(first, parts):
         plan = plan_of(part)
-        resumed = part == first and taken > 0
-        begin = plan.block_of(taken) if resumed else 0
+        resumed = part == first and delivered > 0
+        begin = plan.block_of(delivered) if resumed else 0
         for number in range(begin, plan.blocks):
-            block = plan.block(number, taken if resumed and number == begin else 0)
+            block = plan.block(number, delivered if resumed and number == begin else 0)
             count = len(block.leaving)
             codes = groups(int(block.first), count) if groups else np.zeros(count, np.int64)
             leaving = [*zip(*block.leaving.T.tolist(), codes.tolist())]
@@ -214,8 +220,5 @@ def _finished(batch: Batch, futures: list[Future]) -> Batch:
     return batch
 
 
-def _raiser(error: Exception) -> Callable[[], Batch]:
-    def fail() -> Batch:
-        raise error
-
-    return fail
+def _failed(error: Exception) -> Batch:
+    raise error

@@ -1,4 +1,4 @@
-"""Decodes and resizes camera frames, to the pixels of TensorFlow."""
+"""Decode and resize camera frames, to the pixels of TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ _JPEG = b"\xff\xd8\xff"
 _FORMATS = ("PNG", "GIF", "BMP")
 _kept = threading.local()
 _MOST_PIXELS = 2**27
-"""Of a frame whose size the metadata leaves open: a few bytes may declare four billion."""
+"""For a frame whose size the metadata leaves open: a few bytes may declare four billion."""
 _CUT_OFF = "Premature end"
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
 class RecordError(ValueError):
-    """A record, or a frame in it, that cannot be read."""
+    """A record, or a frame in it, that cannot be read. The pipeline adds window: the dataset's
+    number of a window of that episode; and frame: a camera and the number of its frame in the
+    window, if that cannot be decoded.
+    """
+
+    window = -1
+    frame: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def require_libraries() -> Any:
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
-    """uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
+    """Return uint8 [N, h, w, 3] as [N, height, width, 3], resized as in training, for rollouts."""
     resized = np.zeros((len(frames), *size.pixels, 3), np.uint8)
     for number, frame in enumerate(frames):
         resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter, resized[number])
@@ -64,9 +70,9 @@ def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
 def decode(
     data: bytes, stored: tuple[int | None, ...] = (None, None), buffer: Any = None
 ) -> np.ndarray:
-    """JPEG, PNG, GIF or BMP bytes -> uint8 [h, w, 3]. stored: (height, width) of the feature, None
-    for any; buffer: memory for the pixels of a JPEG. Raises RecordError for another size, and for
-    what cannot be decoded.
+    """Decode JPEG, PNG, GIF or BMP bytes to uint8 [h, w, 3]. stored: (height, width) of the
+    feature, None for any; buffer: memory for the pixels of a JPEG. Raises RecordError for another
+    size, and for what cannot be decoded.
     """
     is_jpeg = data[:3] == _JPEG
     frame = _decoded_jpeg(data, stored, buffer) if is_jpeg else _decoded(data, stored)
@@ -74,8 +80,8 @@ def decode(
     return frame
 
 
-def _require_size(found: tuple[int, int], stored: tuple[int | None, ...]) -> None:
-    height, width = found
+def _require_size(size: tuple[int, int], stored: tuple[int | None, ...]) -> None:
+    height, width = size
     if stored[0] not in (None, height) or stored[1] not in (None, width):
         raise RecordError(
             f"the image has {height}x{width} pixels, not the {stored[0]}x{stored[1]} of the "
@@ -88,7 +94,7 @@ def _require_size(found: tuple[int, int], stored: tuple[int | None, ...]) -> Non
 def decode_resized(
     data: bytes, stored: tuple[int | None, ...], size: PictureSize, out: np.ndarray
 ) -> None:
-    """`decode` into `out`, uint8 [height, width, 3]."""
+    """Decode as `decode` and resize into `out`, uint8 [height, width, 3]."""
     target, buffer = size.pixels, None
     if stored == target:
         buffer = out.reshape(-1)
@@ -103,14 +109,13 @@ def decode_resized(
 
 
 def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:
-    """uint8 [h, w, 3] -> JPEG, the bytes that TensorFlow makes of it."""
+    """Encode uint8 [h, w, 3] as JPEG, to the bytes that TensorFlow makes of it."""
     from PIL import Image
 
-    written = io.BytesIO()
-    Image.fromarray(frame).save(
-        written, "JPEG", quality=quality, subsampling="4:2:0", dpi=(300, 300)
-    )
-    return written.getvalue()
+    file = io.BytesIO()
+    options = {"quality": quality, "subsampling": "4:2:0", "dpi": (300, 300)}
+    Image.fromarray(frame).save(file, "JPEG", **options)
+    return file.getvalue()
 
 
 def _decoded_jpeg(data: bytes, stored: tuple[int | None, ...], buffer: Any) -> np.ndarray:

@@ -56,7 +56,7 @@ def _answer(channel: socket.socket, batches: Batches, pool: Pool) -> None:
     try:
         batch = next(batches, None)
     except RecordError as error:
-        send(channel, ("damaged", str(error)))
+        send(channel, ("damaged", error))
     # The rank must hear of any error.
     except Exception as error:
         send(channel, ("failed", f"{type(error).__name__}: {error}", traceback.format_exc()))

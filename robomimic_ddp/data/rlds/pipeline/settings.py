@@ -45,5 +45,5 @@ class Batching:
     pin_memory: bool = False
 
     def for_windows(self, windows: int) -> Batching:
-        """The same with a shuffle buffer of at most `windows`."""
+        """Return the same with a shuffle buffer of at most `windows`."""
         return replace(self, shuffle_buffer=max(1, min(self.shuffle_buffer, windows)))

@@ -22,7 +22,7 @@ _ALIGNED = 64
 _GRAIN = 2**18
 
 Layout = list[tuple[str, str, tuple[int, ...], int]]
-"""Of each array: name, dtype, shape, and byte offset."""
+"""For each array: name, dtype, shape, and byte offset."""
 OBS = "obs/"
 """Prefix of names of observations in a batch."""
 
@@ -106,21 +106,22 @@ def views(memory: Any, layout: Layout) -> dict[str, np.ndarray]:
 def send(channel: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
     """Send a message, and descriptors. Raises OSError where the other end is closed."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    head = len(data).to_bytes(_HEAD_BYTES, "little")
-    if descriptors:
-        socket.send_fds(channel, [head], list(descriptors))
-    else:
-        channel.sendall(head)
-    channel.sendall(data)
+    data = len(data).to_bytes(_HEAD_BYTES, "little") + data
+    sent = socket.send_fds(channel, [data], descriptors) if descriptors else channel.send(data)
+    channel.sendall(memoryview(data)[sent:])
 
 
-def receive(channel: socket.socket) -> tuple[Any, list[int]]:
-    """Wait for a message and its descriptors. Raises EOFError where the other end is closed."""
-    head, descriptors, *_ = socket.recv_fds(channel, _HEAD_BYTES, 4)
-    head += _exactly(channel, _HEAD_BYTES - len(head)) if head else b""
-    if not head:
+def receive(channel: socket.socket, at_once: int = _HEAD_BYTES) -> tuple[Any, list[int]]:
+    """Wait for a message and its descriptors. at_once: bytes of the first call, more than the head
+    where no other message can follow. Raises EOFError where the other end is closed.
+    """
+    data, descriptors, *_ = socket.recv_fds(channel, at_once, 4)
+    if not data:
         raise EOFError
-    return pickle.loads(_exactly(channel, int.from_bytes(head, "little"))), descriptors
+    data += _exactly(channel, max(0, _HEAD_BYTES - len(data)))
+    head, body = data[:_HEAD_BYTES], data[_HEAD_BYTES:]
+    body += _exactly(channel, int.from_bytes(head, "little") - len(body))
+    return pickle.loads(body), descriptors
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:

@@ -26,10 +26,8 @@ class Window(NamedTuple):
 
 
 def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers: Any) -> list:
-    """The Windows `numbers` [N] of an episode. record: its row of `Block.records`. Raises
-    RecordError.
-    """
-    _, _, taken, count, pick, _ = record
+    """Return the Windows `numbers` [N] of an episode, with its row of `Block.records`."""
+    _, _, per_pass, count, pick, _ = record
     shape, fields = settings.shape, settings.fields
     episode = settings.parse(serialized)
     actions = action_vectors(episode, fields.actions)
@@ -39,8 +37,8 @@ def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers
     length = len(actions)
     if any(len(values) != length for values in (*states, *frames, texts)):
         raise RecordError("its features have different numbers of steps")
-    steps = picked_windows(numbers, count, taken, pick) + shape.first
-    seen, acted, inside = window_indices(steps, length, shape, np)
+    steps = picked_windows(numbers, count, per_pass, pick) + shape.first
+    seen, acted, inside = window_indices(steps, length, shape)
     parts = [*(values[seen] for values in states), actions[acted], inside.astype(np.float32)]
     packed = np.concatenate([part.reshape(len(seen), -1) for part in parts], 1)
     return [
@@ -62,14 +60,14 @@ class Batch:
     def __init__(
         self, settings: WindowSettings, windows: Sequence[Window], index: Any, pool: Pool
     ) -> None:
-        self._settings = settings
+        self._settings, self._index = settings, index
         shape, fields = settings.shape, settings.fields
         count, stack = len(windows), shape.frame_stack
-        states = {OBS + key: (stack, *of_one) for key, of_one in fields.low_dim_shapes.items()}
+        states = {OBS + key: (stack, *of_frame) for key, of_frame in fields.low_dim_shapes.items()}
         parts = {**states, "actions": (shape.actions, fields.action_size)}
         pictures = (count, stack, *settings.size.pixels, 3)
         arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
-            **{name: (np.float32, (count, *of_one)) for name, of_one in parts.items()},
+            **{name: (np.float32, (count, *of_window)) for name, of_window in parts.items()},
             **{OBS + key: (np.uint8, pictures) for key in fields.images},
             "pad_mask": (np.bool_, (count, shape.actions)),
             "index": (np.int64, (count,)),
@@ -78,7 +76,7 @@ class Batch:
         self.memory = pool.take(size)
         filled = views(self.memory.bytes, self.layout)
         packed = np.frombuffer(b"".join(window.numbers for window in windows), np.float32)
-        ends = np.cumsum([math.prod(of_one) for of_one in parts.values()])
+        ends = np.cumsum([math.prod(of_window) for of_window in parts.values()])
         *numbers, mask = np.split(packed.reshape(count, -1), ends, 1)
         for name, values in zip(parts, numbers):
             filled[name][...] = values.reshape(filled[name].shape)
@@ -103,5 +101,9 @@ class Batch:
             row, step = divmod(place, stack)
             key, pictures = self._cameras[camera]
             data = self._frames[row][camera * stack + step]
-            decode_resized(data, settings.stored[key], settings.size, pictures[row, step])
+            try:
+                decode_resized(data, settings.stored[key], settings.size, pictures[row, step])
+            except RecordError as error:
+                error.window, error.frame = self._index[row], (key, step)
+                raise
         return len(numbers)

@@ -1,4 +1,4 @@
-"""Computes actions and states from step features, by the schema's parts."""
+"""Compute actions and states from step features, by the schema's parts."""
 
 from __future__ import annotations
 
@@ -12,33 +12,26 @@ from robomimic_ddp.data.rlds.schema.fields import Part
 from robomimic_ddp.data.rlds.schema.rotations import convert
 
 
-def convert_part(values: Any, part: Part, numbers: Any) -> Any:
-    """The step feature `part.source` [T, N] -> the part's numbers [T, part.size], in the feature's
-    dtype. `numbers` is numpy or TensorFlow.
-    """
-    columns = values[:, part.start : part.stop]
-    return convert(columns, *part.rotation, numbers) if part.rotation else columns
-
-
 def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
-    """Step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size]: cast after
-    conversion, since float32 sines of float64 angles would differ.
+    """Return the numbers of `part` of step features {name: [T, ...]}, float32 [T, part.size]: cast
+    after conversion, since float32 sines of float64 angles would differ.
     """
     values = steps[part.source]
     values = values.reshape(len(values), math.prod(values.shape[1:]))
     if part.rotation and values.dtype.kind != "f":
         values = values.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return convert_part(values, part, np).astype(np.float32)
+        columns = values[:, part.start : part.stop]
+        return (convert(columns, *part.rotation) if part.rotation else columns).astype(np.float32)
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> np.ndarray:
-    """Step features {name: [T, ...]} -> raw actions float32 [T, A], as in `parts`."""
+    """Return the raw actions of step features {name: [T, ...]}, float32 [T, A], as in `parts`."""
     return np.concatenate([part_values(steps, part) for part in parts.values()], -1)
 
 
 def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np.ndarray]:
-    """Action vectors [..., A] -> {action key: [..., size of that part]}, as views."""
+    """Split action vectors [..., A] into {action key: [..., size of that part]}, as views."""
     ends = np.cumsum([part.size for part in parts.values()])
     return {
         key: vectors[..., end - part.size : end] for (key, part), end in zip(parts.items(), ends)

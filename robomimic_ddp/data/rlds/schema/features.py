@@ -1,4 +1,4 @@
-"""Finds the features of a dataset by name: slashes here, slashes or dots in schemas and errors."""
+"""Find the features of a dataset by name: slashes here, slashes or dots in schemas and errors."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from robomimic_ddp.errors import DataError
 
 
 def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
-    """Step features by slash-separated name: {"observation/wrist_image_left": feature, ...}."""
-    found: dict[str, Any] = {}
+    """Return step features by name: {"observation/wrist_image_left": feature, ...}."""
+    flat: dict[str, Any] = {}
     for name, feature in steps.items():
         if hasattr(feature, "items"):
-            found.update(flat_features(feature, f"{prefix}{name}/"))
+            flat.update(flat_features(feature, f"{prefix}{name}/"))
         else:
-            found[prefix + name] = feature
-    return found
+            flat[prefix + name] = feature
+    return flat
 
 
 def step_features(features: Any, where: str) -> dict[str, Any]:
-    """The step features of an RLDS dataset, by name. Raises DataError for another dataset."""
+    """Return the step features of an RLDS dataset. Raises DataError for another dataset."""
     if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
         raise DataError(
-            f"{where} is no RLDS dataset: its features are {sorted(features)}, and RLDS keeps an "
-            "episode's frames in a nested dataset `steps`. Point train.data_path / "
+            f"{where} is not an RLDS dataset: its features are {sorted(features)}, and RLDS keeps "
+            "an episode's frames in a nested dataset `steps`. Point train.data_path / "
             "train.dataset_names at an RLDS one."
         )
     return flat_features(features["steps"].feature)
 
 
 def episode_features(features: Any) -> dict[str, Any]:
-    """The features of whole episodes, by name."""
+    """Return the features of whole episodes, by name."""
     return flat_features({name: features[name] for name in features if name != "steps"})
 
 
 def place_of(name: str, features: Mapping[str, Any]) -> str | None:
-    """The feature that is called `name`, with dots or slashes, or None."""
+    """Return the feature that is called `name`, with dots or slashes, or None."""
     if name in features:
         return name
     dotted = {place.replace("/", "."): place for place in features}
@@ -47,26 +47,26 @@ def place_of(name: str, features: Mapping[str, Any]) -> str | None:
 
 
 def is_number(feature: Any) -> bool:
-    """Whether a feature is numeric: no text, no encoded image."""
+    """Return whether a feature is numeric: neither text nor an encoded image."""
     kind, encoded = getattr(feature, "np_dtype", None), type(feature).__name__ == "Image"
     return kind is not None and np.dtype(kind).kind in "biuf" and not encoded
 
 
 def is_picture(feature: Any) -> bool:
-    """Whether a feature is an encoded RGB image."""
+    """Return whether a feature is an encoded RGB image."""
     return type(feature).__name__ == "Image" and tuple(feature.shape)[-1] == 3
 
 
 def nearest(name: str, features: Mapping[str, Any]) -> str:
-    """A sentence with the feature of the most similar name, or ""."""
+    """Return a sentence with the feature of the most similar name, or ""."""
     wanted = name.replace("/", ".")
     dotted = [place.replace("/", ".") for place in features]
     close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)
     if not close:  # the same last word elsewhere
-        close = [one for one in dotted if one.rpartition(".")[2] == wanted.rpartition(".")[2]]
+        close = [place for place in dotted if place.rpartition(".")[2] == wanted.rpartition(".")[2]]
     return f" The nearest is `{close[0]}`." if close else ""
 
 
 def listed(steps: Mapping[str, Any]) -> str:
-    """The names, for a message."""
+    """Return the names, for a message."""
     return ", ".join(f"`{name}`" for name in sorted(steps))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from robomimic_ddp.data.rlds.schema.features import (
@@ -69,8 +69,8 @@ class Fields:
     @property
     def judged(self) -> tuple[str, ...]:
         """The features that filters use."""
-        both = (*self.filters, *([self.success] if self.success else ()))
-        return tuple(dict.fromkeys(one.feature for one in both))
+        conditions = (*self.filters, *([self.success] if self.success else ()))
+        return tuple(dict.fromkeys(condition.feature for condition in conditions))
 
 
 def find_fields(
@@ -81,7 +81,7 @@ def find_fields(
     action_keys: Sequence[str],
     schema: Schema | None = None,
 ) -> Fields:
-    """Where `features` of the dataset `where` have `obs_keys` (images: `image_keys`) and
+    """Find where `features` of the dataset `where` have `obs_keys` (images: `image_keys`) and
     `action_keys`, by `schema` (None: DROID's). Raises DataError for a key that it lacks, and for
     every name of the schema that it lacks, requested or not, unless `optional`.
     """
@@ -98,8 +98,8 @@ def find_fields(
             low_dim[key], shapes[key] = find_part(key, entry, steps, where)
     actions = {key: _find_action(key, steps, where, schema) for key in action_keys}
     success, *filters = (
-        _find_filter(one, features, steps, where, schema.name)
-        for one in (schema.success, *schema.filters)
+        _find_filter(condition, features, steps, where, schema.name)
+        for condition in (schema.success, *schema.filters)
     )
     return Fields(
         images,
@@ -113,7 +113,7 @@ def find_fields(
 
 
 def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
-    """Raises DataError that names all entries that the dataset lacks or that do not fit, unused
+    """Raise a DataError that names all entries that the dataset lacks or that do not fit, unused
     ones too: a misspelt feature would silently leave an action or a camera out of the policy.
     """
     wanted = [
@@ -141,15 +141,15 @@ def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> No
             find_part(key, entry, steps, where)
 
 
-def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[str]:
-    """The keys of `entries` whose feature is among `steps`."""
+def available_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[str]:
+    """Return the keys of `entries` whose feature is among `steps`."""
     return [key for key, entry in entries.items() if place_of(entry.feature, steps)]
 
 
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
-    """The schema's entry for an observation key if the dataset has it, else the key's name."""
+    """Return the schema's entry for a key if the dataset has it, else one with the key's name."""
     if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
@@ -167,7 +167,7 @@ def _entry(
 def find_part(
     key: str, entry: Entry, steps: Mapping[str, Any], where: str
 ) -> tuple[Part, tuple[int, ...]]:
-    """An entry's numbers and the shape of one frame. Raises DataError if they do not fit."""
+    """Return an entry's numbers and the shape of one frame. Raises DataError if they do not fit."""
     place = place_of(entry.feature, steps)
     assert place is not None, entry
     feature = steps[place]
@@ -218,7 +218,7 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
     if place is None and not schema.language.optional:
         raise DataError(
             f"{where}: schema {schema.name} has the instruction in `{schema.language.feature}`, "
-            f"which is no step feature: found {listed(steps)}."
+            f"which is not a step feature: found {listed(steps)}."
             f"{nearest(schema.language.feature, steps)}"
         )
     if place is not None and (is_number(steps[place]) or tuple(steps[place].shape)):
@@ -230,30 +230,30 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 
 
 def _find_filter(
-    one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
+    condition: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """The filter with its feature as `EpisodeParser` names it; None if optional and missing."""
-    if one is None:
+    """Return the filter with `EpisodeParser`'s name; None if optional and missing."""
+    if condition is None:
         return None
     whole = episode_features(features)
-    place, held = place_of(one.feature, whole), whole
+    place, among = place_of(condition.feature, whole), whole
     if place is None:
-        place, held = place_of(one.feature, steps), steps
+        place, among = place_of(condition.feature, steps), steps
     if place is None:
-        if one.optional:
+        if condition.optional:
             return None
         both = {**whole, **steps}
         raise DataError(
-            f"{where}: schema {schema} filters by `{one.feature}`, which the dataset does not "
-            f"have.{nearest(one.feature, both)} Found {listed(both)}."
+            f"{where}: schema {schema} filters by `{condition.feature}`, which the dataset does "
+            f"not have.{nearest(condition.feature, both)} Found {listed(both)}."
         )
-    text = not is_number(held[place])
-    if tuple(held[place].shape) or text != isinstance(one.value, str):
+    text = not is_number(among[place])
+    if tuple(among[place].shape) or text != isinstance(condition.value, str):
         raise DataError(
-            f"{where}: the filter `{one}` of schema {schema} does not fit the feature, which is "
-            f"{'text' if text else 'a number'} of shape {tuple(held[place].shape)}."
+            f"{where}: the filter `{condition}` of schema {schema} does not fit the feature, which "
+            f"is {'text' if text else 'a number'} of shape {tuple(among[place].shape)}."
         )
-    return Filter(OF_EPISODE * (held is whole) + place, one.test, one.value, one.optional)
+    return replace(condition, feature=OF_EPISODE * (among is whole) + place)
 
 
 def find_image(key: str, entry: Entry, steps: Mapping[str, Any], where: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether an episode passes a schema's filter."""
+"""Tell whether an episode passes a schema's filter."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE
 from robomimic_ddp.data.rlds.schema.spec import Filter
 
 
-def passes(one: Filter, episode: Mapping[str, Any]) -> bool:
-    """Of a step feature the last step counts; without steps: False."""
-    value = episode[one.feature]
-    if not one.feature.startswith(OF_EPISODE):
+def passes(condition: Filter, episode: Mapping[str, Any]) -> bool:
+    """Return whether an episode, by its last step, passes; without steps: False."""
+    value = episode[condition.feature]
+    if not condition.feature.startswith(OF_EPISODE):
         if not len(value):
             return False
         value = value[-1]
     if not isinstance(value, bytes):
-        return float(value) == float(one.value)
+        return float(value) == float(condition.value)
     text = value.decode("utf-8", "replace")
-    if one.test == "equals":
-        return text == one.value
-    if one.test == "contains":
-        return one.value in text
-    return re.fullmatch(one.value, text) is not None
+    if condition.test == "equals":
+        return text == condition.value
+    if condition.test == "contains":
+        return condition.value in text
+    return re.fullmatch(condition.value, text) is not None

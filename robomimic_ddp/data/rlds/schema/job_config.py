@@ -1,4 +1,4 @@
-"""Validates the RLDS keys of a config, before a file is opened; `rlds_keys` explains them."""
+"""Validate the RLDS keys of a config, before a file is opened; `rlds_keys` explains them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from robomimic_ddp.config import host_keys, paths
+from robomimic_ddp.config import host_config_check, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.config.tree import is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
@@ -19,13 +19,13 @@ _MOST = 10**12
 
 
 def setting(config: Any, dotted: str) -> Any:
-    """The value of an RLDS key, or its default if the host's config does not declare it."""
+    """Return the value of an RLDS key, or its default if the host's config does not declare it."""
     section, name = dotted.split(".")
     return config[section][name] if name in config[section] else DEFAULTS[dotted]
 
 
 def dataset_names(config: Any) -> list[str]:
-    """`train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid name."""
+    """Return `train.dataset_names` as a list. Raises ConfigError."""
     names = setting(config, "train.dataset_names")
     names = [names] if isinstance(names, str) else names
     if not is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
@@ -37,7 +37,7 @@ def dataset_names(config: Any) -> list[str]:
 
 
 def check(config: Any) -> None:
-    """Raises ConfigError for the first RLDS key of `config` with an impossible value."""
+    """Raise ConfigError for the first RLDS key of `config` with an impossible value."""
     for dotted in _WHOLE:
         value = setting(config, dotted)
         if value is None and DEFAULTS[dotted] is None:
@@ -67,8 +67,8 @@ def check(config: Any) -> None:
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
-    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
+    """Return the entries of `config.train.data`, one per dataset with a weight above 0: path,
+    weight, schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
     """
     check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
@@ -88,35 +88,35 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 
 
 def schema_names(config: Any) -> list[str]:
-    """`train.rlds_schema` for each of `dataset_names`. Raises ConfigError."""
-    found, names = setting(config, "train.rlds_schema"), dataset_names(config)
-    each = list(found) if is_list(found) else [found] * len(names)
-    if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
+    """Return `train.rlds_schema` for each of `dataset_names`. Raises ConfigError."""
+    value, names = setting(config, "train.rlds_schema"), dataset_names(config)
+    schemas = list(value) if is_list(value) else [value] * len(names)
+    if len(schemas) != len(names) or not all(isinstance(s, str) and s for s in schemas):
         raise ConfigError(
-            f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
+            f"train.rlds_schema={_plain(value)!r}: expected a schema's name or path, or a list of "
             f"one for each of the {len(names)} dataset(s) of train.dataset_names."
         )
-    return each
+    return schemas
 
 
 def image_dim(config: Any) -> list[int]:
-    """`observation.image_dim` as [height, width]. Raises ConfigError."""
-    found = setting(config, "observation.image_dim")
-    if not is_list(found) or len(found) != 2 or not all(is_whole(number, 1) for number in found):
+    """Return `observation.image_dim` as [height, width]. Raises ConfigError."""
+    size = setting(config, "observation.image_dim")
+    if not is_list(size) or len(size) != 2 or not all(is_whole(number, 1) for number in size):
         raise ConfigError(
-            f"observation.image_dim={_plain(found)!r}: [height, width] in pixels is needed."
+            f"observation.image_dim={_plain(size)!r}: [height, width] in pixels is needed."
         )
-    return [int(number) for number in found]
+    return [int(number) for number in size]
 
 
 def image_filter(config: Any) -> str:
-    """`observation.image_filter`, one of `keys.IMAGE_FILTERS`. Raises ConfigError."""
-    found = setting(config, "observation.image_filter")
-    if found not in IMAGE_FILTERS:
+    """Return `observation.image_filter`, one of IMAGE_FILTERS. Raises ConfigError."""
+    name = setting(config, "observation.image_filter")
+    if name not in IMAGE_FILTERS:
         raise ConfigError(
-            f"observation.image_filter={found!r}: expected one of {', '.join(IMAGE_FILTERS)}."
+            f"observation.image_filter={name!r}: expected one of {', '.join(IMAGE_FILTERS)}."
         )
-    return found
+    return name
 
 
 def _check_weights(config: Any) -> None:
@@ -143,19 +143,19 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
-    host_keys.require_once("train.action_keys", keys)
+    host_config_check.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 
 
 def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
-    """The normalisation of action `key` in train.action_config. Raises ConfigError."""
+    """Return the normalisation of action `key` in train.action_config. Raises ConfigError."""
     entry = action_config.get(key, None)
     method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
     if method not in (None, "min_max", "gaussian"):
-        found = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
+        state = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
         raise ConfigError(
-            f"train.action_config{found} (its entries: {', '.join(action_config)}): every key of "
+            f"train.action_config{state} (its entries: {', '.join(action_config)}): every key of "
             'train.action_keys needs an entry whose "normalization" is null, "min_max" or '
             '"gaussian".'
         )

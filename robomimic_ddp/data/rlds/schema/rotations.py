@@ -1,4 +1,4 @@
-"""Rotations from one format into another, for whole episodes at once, in numpy or TensorFlow.
+"""Convert rotations from one format into another, for whole episodes at once.
 
     euler_xyz    angles in radians about fixed axes, the first letter's turn first, so
                  Rz(z) @ Ry(y) @ Rx(x); capital letters, euler_XYZ, for axes that turn with the
@@ -17,6 +17,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from robomimic_ddp.errors import ConfigError, did_you_mean
 
@@ -38,45 +40,45 @@ _LOCKED = 1e-7
 
 
 def require_format(name: Any, where: str) -> str:
-    """`name`, if it is a format; else raises ConfigError, with `where` it is set."""
+    """Return `name` if it is a format; else raise ConfigError, with `where` it is set."""
     if name in SIZES:
         return name
     hint = did_you_mean(name, SIZES)
     raise ConfigError(
-        f"{where}: {name!r} is no format of rotations.{hint} Formats: euler_xyz and the other "
+        f"{where}: {name!r} is not a format of rotations.{hint} Formats: euler_xyz and the other "
         "orders (capital letters: about axes that turn with the body), "
         f"{', '.join(name for name in SIZES if not name.startswith('euler'))}."
     )
 
 
-def convert(values: Any, source: str, target: str, math: Any) -> Any:
-    """Rotations [..., size of source] -> [..., size of target], in the dtype of `values`. `math` is
-    numpy or TensorFlow. A vector of length 0 gives NaN.
+def convert(values: Any, source: str, target: str) -> Any:
+    """Convert rotations [..., size of source] -> [..., size of target], in the dtype of `values`. A
+    vector of length 0 gives NaN.
     """
     if source == target:
         return values
     columns = [values[..., number] for number in range(SIZES[source])]
-    return math.stack(_from_matrix(_to_matrix(columns, source, math), target, math), -1)
+    return np.stack(_from_matrix(_to_matrix(columns, source), target), -1)
 
 
-def _to_matrix(columns: list, source: str, math: Any) -> list[list]:
+def _to_matrix(columns: list, source: str) -> list[list]:
     if source.startswith("euler_"):
-        return _euler_to_matrix(columns, source[len("euler_") :], math)
+        return _euler_to_matrix(columns, source[len("euler_") :])
     if source == "quat_wxyz":
         columns = [*columns[1:], columns[0]]
     if source.startswith("quat_"):
-        return _quaternion_to_matrix(columns, math)
+        return _quaternion_to_matrix(columns)
     if source == "axis_angle":
-        return _quaternion_to_matrix(_axis_angle_to_quaternion(columns, math), math)
+        return _quaternion_to_matrix(_axis_angle_to_quaternion(columns))
     if source == "matrix":
         return [columns[0:3], columns[3:6], columns[6:9]]
-    rows = _orthonormal(columns[:3], columns[3:], math)
+    rows = _orthonormal(columns[:3], columns[3:])
     return rows if source == "rot_6d" else _transposed(rows)
 
 
-def _from_matrix(matrix: list[list], target: str, math: Any) -> list:
+def _from_matrix(matrix: list[list], target: str) -> list:
     if target.startswith("euler_"):
-        return _matrix_to_euler(matrix, target[len("euler_") :], math)
+        return _matrix_to_euler(matrix, target[len("euler_") :])
     if target == "matrix":
         return [*matrix[0], *matrix[1], *matrix[2]]
     if target == "rot_6d":
@@ -84,29 +86,29 @@ def _from_matrix(matrix: list[list], target: str, math: Any) -> list:
     if target == "rot_6d_columns":
         columns = _transposed(matrix)
         return [*columns[0], *columns[1]]
-    quaternion = _matrix_to_quaternion(matrix, math)
+    quaternion = _matrix_to_quaternion(matrix)
     if target == "axis_angle":
-        return _quaternion_to_axis_angle(quaternion, math)
+        return _quaternion_to_axis_angle(quaternion)
     return quaternion if target == "quat_xyzw" else [quaternion[3], *quaternion[:3]]
 
 
-def _euler_to_matrix(angles: Sequence, order: str, math: Any) -> list[list]:
-    turns = [_turn(axis, angle, math) for axis, angle in zip(order.lower(), angles)]
+def _euler_to_matrix(angles: Sequence, order: str) -> list[list]:
+    turns = [_turn(axis, angle) for axis, angle in zip(order.lower(), angles)]
     if order.islower():  # about fixed axes: the first turn is the rightmost factor
         turns.reverse()
     return _product(_product(turns[0], turns[1]), turns[2])
 
 
-def _turn(axis: str, angle: Any, math: Any) -> list[list]:
-    """The rotation by `angle` about a coordinate axis; constant zeros are Python's 0."""
-    sine, cosine = math.sin(angle), math.cos(angle)
+def _turn(axis: str, angle: Any) -> list[list]:
+    """Return the rotation by `angle` about a coordinate axis; constant zeros are Python's 0."""
+    sine, cosine = np.sin(angle), np.cos(angle)
     turned = [[1.0, 0, 0], [0, cosine, -sine], [0, sine, cosine]]
     first = _AXES.index(axis)
     return [[turned[row - first][column - first] for column in range(3)] for row in range(3)]
 
 
 def _product(left: list[list], right: list[list]) -> list[list]:
-    """The matrix product, without the terms that are constant zeros."""
+    """Return the matrix product, without the terms that are constant zeros."""
 
     def entry(row: list, column: list) -> Any:
         return sum(a * b for a, b in zip(row, column) if not {type(a), type(b)} & {int})
@@ -114,8 +116,8 @@ def _product(left: list[list], right: list[list]) -> list[list]:
     return [[entry(row, column) for column in _transposed(right)] for row in left]
 
 
-def _quaternion_to_matrix(quaternion: Sequence, math: Any) -> list[list]:
-    length = math.sqrt(sum(part * part for part in quaternion))
+def _quaternion_to_matrix(quaternion: Sequence) -> list[list]:
+    length = np.sqrt(sum(part * part for part in quaternion))
     x, y, z, w = (part / length for part in quaternion)
     return [
         [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -124,8 +126,8 @@ def _quaternion_to_matrix(quaternion: Sequence, math: Any) -> list[list]:
     ]
 
 
-def _matrix_to_quaternion(m: list[list], math: Any) -> list:
-    """(x, y, z, w) with w >= 0, from the largest of the four: no cancellation (Shepperd 1978)."""
+def _matrix_to_quaternion(m: list[list]) -> list:
+    """Return (x, y, z, w), w >= 0, from the largest: no cancellation (Shepperd 1978)."""
     x, y, z = m[0][0], m[1][1], m[2][2]
     pairs = {(i, j): m[i][j] for i in range(3) for j in range(3)}
     choices = [
@@ -136,57 +138,55 @@ def _matrix_to_quaternion(m: list[list], math: Any) -> list:
     ]
     chosen, largest = choices[0], choices[0][0]
     for number in (1, 2, 3):
-        more = choices[number][number] > largest
-        chosen = [math.where(more, new, old) for new, old in zip(choices[number], chosen)]
-        largest = math.where(more, choices[number][number], largest)
-    length = math.sqrt(sum(part * part for part in chosen))
-    length = math.where(chosen[3] < 0, -length, length)
+        is_larger = choices[number][number] > largest
+        chosen = [np.where(is_larger, new, old) for new, old in zip(choices[number], chosen)]
+        largest = np.where(is_larger, choices[number][number], largest)
+    length = np.sqrt(sum(part * part for part in chosen))
+    length = np.where(chosen[3] < 0, -length, length)
     return [part / length for part in chosen]
 
 
-def _axis_angle_to_quaternion(vector: Sequence, math: Any) -> list:
-    angle = math.sqrt(sum(part * part for part in vector))
+def _axis_angle_to_quaternion(vector: Sequence) -> list:
+    angle = np.sqrt(sum(part * part for part in vector))
     still = angle < _SMALL
-    factor = math.where(
-        still, math.ones_like(angle) / 2, math.sin(angle / 2) / math.where(still, 1 + angle, angle)
+    factor = np.where(
+        still, np.ones_like(angle) / 2, np.sin(angle / 2) / np.where(still, 1 + angle, angle)
     )
-    return [*(part * factor for part in vector), math.cos(angle / 2)]
+    return [*(part * factor for part in vector), np.cos(angle / 2)]
 
 
-def _quaternion_to_axis_angle(quaternion: Sequence, math: Any) -> list:
+def _quaternion_to_axis_angle(quaternion: Sequence) -> list:
     *vector, real = quaternion
-    length = math.sqrt(sum(part * part for part in vector))
+    length = np.sqrt(sum(part * part for part in vector))
     still = length < _SMALL
-    angle = 2 * _atan2(length, real, math)
-    factor = math.where(
-        still, 2 * math.ones_like(angle), angle / math.where(still, 1 + length, length)
-    )
+    angle = 2 * np.arctan2(length, real)
+    factor = np.where(still, 2 * np.ones_like(angle), angle / np.where(still, 1 + length, length))
     return [part * factor for part in vector]
 
 
-def _matrix_to_euler(m: list[list], order: str, math: Any) -> list:
-    """Angles of `order`, the middle one within [-pi/2, pi/2]; at its ends the third turn is 0."""
+def _matrix_to_euler(m: list[list], order: str) -> list:
+    """Return the angles, the middle one within [-pi/2, pi/2]; at its ends the third is 0."""
     fixed = order.islower()
     p, q, r = (_AXES.index(axis) for axis in (order[::-1] if fixed else order.lower()))
     even = 1 if (q - p) % 3 == 1 else -1
-    cosine = math.sqrt(m[p][p] * m[p][p] + m[p][q] * m[p][q])
-    middle = _atan2(even * m[p][r], cosine, math)
+    cosine = np.sqrt(m[p][p] * m[p][p] + m[p][q] * m[p][q])
+    middle = np.arctan2(even * m[p][r], cosine)
     locked = cosine < _LOCKED
-    first = math.where(
+    first = np.where(
         locked,
-        _atan2(even * m[r][q], m[q][q], math),
-        _atan2(-even * m[q][r], m[r][r], math),
+        np.arctan2(even * m[r][q], m[q][q]),
+        np.arctan2(-even * m[q][r], m[r][r]),
     )
-    third = _atan2(-even * m[p][q], m[p][p], math)
-    third = math.where(locked, math.zeros_like(third), third)
+    third = np.arctan2(-even * m[p][q], m[p][p])
+    third = np.where(locked, np.zeros_like(third), third)
     return [third, middle, first] if fixed else [first, middle, third]
 
 
-def _orthonormal(one: Sequence, two: Sequence, math: Any) -> list[list]:
-    """Gram-Schmidt: an orthonormal basis, as three rows, from two vectors."""
-    first = _unit(one, math)
-    along = sum(a * b for a, b in zip(first, two))
-    second = _unit([b - along * a for a, b in zip(first, two)], math)
+def _orthonormal(first: Sequence, second: Sequence) -> list[list]:
+    """Return an orthonormal basis, as three rows, from two vectors (Gram-Schmidt)."""
+    first = _unit(first)
+    along = sum(a * b for a, b in zip(first, second))
+    second = _unit([b - along * a for a, b in zip(first, second)])
     third = [
         first[1] * second[2] - first[2] * second[1],
         first[2] * second[0] - first[0] * second[2],
@@ -195,15 +195,10 @@ def _orthonormal(one: Sequence, two: Sequence, math: Any) -> list[list]:
     return [first, second, third]
 
 
-def _unit(vector: Sequence, math: Any) -> list:
-    length = math.sqrt(sum(part * part for part in vector))
+def _unit(vector: Sequence) -> list:
+    length = np.sqrt(sum(part * part for part in vector))
     return [part / length for part in vector]
 
 
 def _transposed(matrix: list[list]) -> list[list]:
     return [list(column) for column in zip(*matrix)]
-
-
-def _atan2(sine: Any, cosine: Any, math: Any) -> Any:
-    function = math.arctan2 if hasattr(math, "arctan2") else math.atan2
-    return function(sine, cosine)

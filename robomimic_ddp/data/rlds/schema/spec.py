@@ -71,7 +71,6 @@ class Schema:
     language: Entry | None
     success: Filter | None
     filters: tuple[Filter, ...] = ()
-    control_hz: float | None = None
     suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -81,12 +80,12 @@ class Schema:
 
 
 def packaged() -> list[str]:
-    """The names of the schemas that come with the package."""
+    """Return the names of the schemas that come with the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_schema(name: str = DEFAULT) -> Schema:
-    """The schema `name`: one of the package's, or a path to a YAML file. Raises ConfigError."""
+    """Return the package's schema `name`, or that of a YAML file. Raises ConfigError."""
     if name in packaged():
         return _loaded(FOLDER / f"{name}.yaml")
     path = paths.expanded(name)
@@ -111,7 +110,7 @@ def _read(path: Path) -> Any:
 
 
 def parse_schema(tree: Any, where: str) -> Schema:
-    """The schema in the plain values `tree` of the file `where`. Raises ConfigError."""
+    """Return the schema in the plain values `tree` of the file `where`. Raises ConfigError."""
     tree = _mapping(tree, f"the schema {where}", _SECTIONS)
     entries = {
         section: {
@@ -136,8 +135,9 @@ def parse_schema(tree: Any, where: str) -> Schema:
         **entries,
         language=_entry(language, f"{where}: language") if language is not None else None,
         success=_filter(success, f"{where}: success") if success is not None else None,
-        filters=tuple(_filter(one, f"{where}: filters[{n}]") for n, one in enumerate(filters)),
-        control_hz=tree.get("control_hz"),
+        filters=tuple(
+            _filter(condition, f"{where}: filters[{n}]") for n, condition in enumerate(filters)
+        ),
         suggested=suggested,
     )
 
@@ -207,7 +207,9 @@ def _filter(value: Any, where: str) -> Filter:
         try:
             re.compile(wanted)
         except re.error as error:
-            raise ConfigError(f"{where}: matches: {wanted!r} is no pattern: {error}.") from error
+            raise ConfigError(
+                f"{where}: matches: {wanted!r} is not a regular expression: {error}."
+            ) from error
     return Filter(_feature(tree, where), tests[0], wanted, tree.get("optional") is True)
 
 

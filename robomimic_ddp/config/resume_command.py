@@ -12,14 +12,14 @@ _UNBUFFERED = "-u"
 _RESUME = ("ddp.resume=", "resume=")
 
 
-def resume_command(
+def build(
     launch: LaunchEnv,
     words: Sequence[str],
     python_path: str = "",
     interpreter: str = "",
     folder: str = "",
 ) -> str:
-    """What to type to resume the process that `launch` describes; `words` started it
+    """Return what to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
     Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import weights as checkpoint
+from robomimic_ddp.checkpoint import host_checkpoint as checkpoint
 from robomimic_ddp.errors import CheckpointError
 
 file_utils = pytest.importorskip("robomimic.utils.file_utils")

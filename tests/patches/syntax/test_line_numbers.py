@@ -7,7 +7,7 @@ import ast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.patches.syntax.lines import compile_as, original_lines
+from robomimic_ddp.patches.syntax.line_numbers import compile_as, original_lines
 
 
 def test_added_and_replaced_lines():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.patches import hook
+from robomimic_ddp.patches import import_hook
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import Examination, FilePatch
 from tests.patches.support import snapshot
@@ -39,12 +39,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         del sys.modules[name]
 
 
-def install(folder: Path) -> hook.EditingFinder:
+def install(folder: Path) -> import_hook.EditingFinder:
     patches = (
         FilePatch("edited.py", PLAIN.encode(), EDITED.encode()),
         FilePatch("scripts/added.py", None, ADDED.encode()),
     )
-    return hook.install(Examination(Host(folder, folder.parent), (), patches))
+    return import_hook.install(Examination(Host(folder, folder.parent), (), patches))
 
 
 def load(name: str):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import bounds, safe_numpy
+from robomimic_ddp.checkpoint import load_limits, safe_numpy
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
@@ -38,7 +38,7 @@ _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the begin
 
 
 def check(path: Any, algo_name: str, trusted: bool = False) -> None:
-    """Raises CheckpointError if `path` is no checkpoint of this algorithm, or, unless `trusted`,
+    """Raises CheckpointError if `path` is not a checkpoint of this algorithm, or, unless `trusted`,
     contains more than tensors and plain values. Reads the whole file.
     """
     file = Path(os.path.expanduser(str(path)))
@@ -65,7 +65,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     if written_by != algo_name:
         raise CheckpointError(
             f"{shown} was written by the algorithm {written_by!r}, and this run trains "
-            f"{algo_name!r}: their nets have nothing in common. {_REMEDY}"
+            f"{algo_name!r}: its parameter names do not match this model's. {_REMEDY}"
         )
     broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
     if broken:
@@ -77,7 +77,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
 
 
 def contents(content: Any) -> str:
-    """Describes the contents of a file that is no checkpoint, for its error."""
+    """Describes the contents of a file that is not a checkpoint, for its error."""
     if not isinstance(content, dict):
         return type(content).__name__
     if "model" not in content:
@@ -88,7 +88,7 @@ def contents(content: Any) -> str:
 
 
 def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """(dotted name, tensor) of nested dicts and sequences."""
+    """Yield (dotted name, tensor) of nested dicts and sequences."""
     if isinstance(nest, torch.Tensor):
         yield name, nest
     elif isinstance(nest, (dict, list, tuple)):
@@ -98,7 +98,7 @@ def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_broken(tensor: torch.Tensor) -> bool:
-    """Whether it has NaN, or infinity beside numbers: attention masks have 0 and -inf."""
+    """Return whether it has NaN, or infinity among numbers: attention masks have 0 and -inf."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
     finite = is_finite(tensor)
@@ -113,7 +113,7 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """The CheckpointError for an `error` of loading `path` into the model; None for another."""
+    """Return CheckpointError for an `error` of loading `path` into the model; None for another."""
     text = str(error)
     remedy = (
         "Use the config that it was trained with (the same observations, action keys and net "
@@ -136,18 +136,18 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
 
 
 def _is_legacy(file: Path, shown: str) -> bool:
-    """Whether torch would read a file as one before 1.6, by its first bytes."""
+    """Return whether torch would read a file as one before 1.6, by its first bytes."""
     try:
         with files.opened(file) as opened:
             start = opened.read(max(map(len, _LEGACY_MAGICS)))
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
-    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and bounds.is_archive(file)):
+    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and load_limits.is_archive(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
         raise CheckpointError(
-            f"{shown} is no checkpoint of torch: the file is damaged, {kind}, or empty "
-            f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth beside it, or "
+            f"{shown} is not a checkpoint of torch: the file is damaged, {kind}, or empty "
+            f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth in its folder, or "
             "an earlier one."
         )
     return is_legacy
@@ -164,9 +164,9 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
         how["mmap"] = True
     try:
         str(file).encode()  # torch 2.0 gives another reason
-        bounds.require_file(file, legacy)
+        load_limits.require_file(file, legacy)
         content = _load_allowed(file, legacy, how)
-        bounds.require_content(content, file)
+        load_limits.require_content(content, file)
         return safe_numpy.resolved(content)
     except UnicodeEncodeError as error:
         raise CheckpointError(
@@ -185,7 +185,7 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
             ) from error
         raise CheckpointError(
             f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "
-            "torch.save as it is by default. Use last_bak.pth beside it, or an earlier one."
+            "torch.save as it is by default. Use last_bak.pth in its folder, or an earlier one."
         ) from error
 
 
@@ -197,7 +197,7 @@ def reason(error: Exception) -> str:
 
 def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:
     """Return what torch loads from `file` with the names in `_allowed` only. `torch.load` itself is
-    swapped while the host reads a checkpoint (`weights.read_on_cpu`).
+    swapped while the host reads a checkpoint (`host_checkpoint.read_on_cpu`).
     """
     allowed = _allowed()
     if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # torch 2.6
@@ -238,7 +238,7 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
 
 def _allowed() -> dict[str, Any]:
-    """Return what names in a checkpoint stand for, beside those that torch allows."""
+    """Return what names in a checkpoint stand for, in addition to those that torch allows."""
     import _codecs
     import builtins
     import typing

@@ -61,7 +61,7 @@ class Use:
 
 
 def find(host: Host) -> list[Entry]:
-    """Every file of the host that trains, and every file that calls a training function."""
+    """Return every file of the host that trains, and every file that calls a training function."""
     sources = dict(host.sources())
     entries, scripts = [], host.files(TRAIN_SCRIPTS)
     for path, data in sources.items():
@@ -78,7 +78,7 @@ def find(host: Host) -> list[Entry]:
 
 
 def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
-    """The training function of a file, and further loops that train."""
+    """Yield the training function of a file, and further loops that train."""
     loops = {}
     for statement in tree.body:
         name = getattr(statement, "name", "")
@@ -111,7 +111,7 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
 
 
 def _training_loop(path: str, statement: ast.stmt) -> int | None:
-    """The line of the first loop in `statement` that trains, or None."""
+    """Return the line of the first loop in `statement` that trains, or None."""
     for loop in ast.walk(statement):
         if isinstance(loop, (ast.For, ast.AsyncFor, ast.While)):
             is_algo = path.startswith("algo/")  # an algorithm may train its parts
@@ -121,7 +121,7 @@ def _training_loop(path: str, statement: ast.stmt) -> int | None:
 
 
 def _has_epochs(node: ast.AST) -> bool:
-    """Whether an epoch is run for training in a loop at or under `node`."""
+    """Return whether an epoch is run for training in a loop at or under `node`."""
     loops = (
         loop for loop in ast.walk(node) if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))
     )
@@ -130,8 +130,8 @@ def _has_epochs(node: ast.AST) -> bool:
 
 
 def _validates(call: ast.Call) -> bool:
-    given = (word.value for word in call.keywords if word.arg == "validate")
-    return any(getattr(value, "value", False) is True for value in given)
+    values = (word.value for word in call.keywords if word.arg == "validate")
+    return any(getattr(value, "value", False) is True for value in values)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -142,7 +142,7 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
 def _callers(
     host: Host, path: str, tree: ast.Module, functions: dict[str, Entry]
 ) -> Iterator[Entry]:
-    """The first call of a training function of another file."""
+    """Yield the first call of a training function of another file."""
     names = aliases(tree, _package(host, path))
     for node in ast.walk(tree):
         target = resolved(node.func, names) if isinstance(node, ast.Call) else ""
@@ -154,7 +154,7 @@ def _callers(
 
 
 def uses(host: Host, entries: Iterable[Entry]) -> list[Use]:
-    """The first call of each helper in each file that has a training function."""
+    """Return the first call of each helper in each file that has a training function."""
     first: dict[tuple[str, str], Use] = {}
     for entry in entries:
         tree = parsed(host.read(entry.path)) if entry.function else ast.Module([], [])
@@ -164,7 +164,7 @@ def uses(host: Host, entries: Iterable[Entry]) -> list[Use]:
 
 
 def further_files(helpers: Iterable[Use]) -> list[str]:
-    """Files other than TRAIN_UTILS that define helpers."""
+    """Return files other than TRAIN_UTILS that define helpers."""
     return sorted({use.file for use in helpers if use.file and not use.in_base} - {TRAIN_UTILS})
 
 
@@ -191,14 +191,14 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
 
 
 def _fixer(name: str) -> str:
-    """The fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`, too."""
+    """Return fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`, too."""
     if name.startswith("run_epoch"):
         return "epoch_log"
     return "rollouts" if "rollout" in name.lower() else HELPERS.get(name, "")
 
 
 def _definition(host: Host, target: str) -> str | None:
-    """The file that defines "robomimic.utils.helpers.get_exp_dir", through imports of it."""
+    """Return the file that defines "robomimic.utils.helpers.get_exp_dir", through imports of it."""
     for _ in range(_MOST_STEPS):
         module, _, name = target.rpartition(".")
         path = _file(host, module)
@@ -212,13 +212,13 @@ def _definition(host: Host, target: str) -> str | None:
 
 
 def _module(host: Host, path: str) -> str:
-    """The name by which the file is imported, such as "robomimic.scripts.train"."""
+    """Return the name by which the file is imported, such as "robomimic.scripts.train"."""
     parts = path.removesuffix(".py").split("/")
     return ".".join([host.package.name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
 def _package(host: Host, path: str) -> str:
-    """The package that relative imports of the file start from, such as "robomimic.scripts"."""
+    """Return package that relative imports of the file start from, such as "robomimic.scripts"."""
     return ".".join([host.package.name, *path.split("/")[:-1]])
 
 

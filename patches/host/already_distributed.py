@@ -34,16 +34,16 @@ class Refusal:
     uses: tuple[tuple[str, int, str], ...]
 
     @property
-    def found(self) -> tuple[str, ...]:
+    def ways(self) -> tuple[str, ...]:
         """Each way once, in the order of the files."""
         return tuple(dict.fromkeys(way for _, _, way in self.uses))
 
     def __str__(self) -> str:
         path, line, _ = self.uses[0]
-        more = f" and {len(self.uses) - 1} more places" if len(self.uses) > 1 else ""
+        others = f" and {len(self.uses) - 1} more places" if len(self.uses) > 1 else ""
         return (
             "this host already runs several ranks in its own way: it uses "
-            f"{', '.join(self.found)} ({path}:{line}{more}). Patching over it would join a second "
+            f"{', '.join(self.ways)} ({path}:{line}{others}). Patching over it would join a second "
             "process group, and shard data and average gradients twice, or not at all. Remove that "
             "code first (or start from a commit without it), then apply again."
         )
@@ -64,12 +64,12 @@ def _api_versions(tree: ast.Module) -> Iterator[int]:
     names = aliases(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and resolved(node.func, names) == f"{API_MODULE}.entry_point":
-            given = [word.value for word in node.keywords if word.arg == "api_version"]
-            yield from (getattr(value, "value", 0) for value in given)
+            versions = [word.value for word in node.keywords if word.arg == "api_version"]
+            yield from (getattr(value, "value", 0) for value in versions)
 
 
 def find_refusal(host: Host) -> Refusal | None:
-    """The host's own way of running several ranks, or None. Unused imports do not count."""
+    """Return the host's own way of running several ranks, or None. Unused imports do not count."""
     uses = []
     for path in host.files(("**/*.py",)):
         data = host.read(path) or b""
@@ -79,7 +79,7 @@ def find_refusal(host: Host) -> Refusal | None:
 
 
 def _uses(tree: ast.Module) -> set[tuple[int, str]]:
-    """(line, way) of each use."""
+    """Return (line, way) of each use."""
     names = aliases(tree)
     uses = set()
     for node in ast.walk(tree):

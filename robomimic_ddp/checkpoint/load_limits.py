@@ -113,22 +113,22 @@ def _require_pickle(opened: Any, size: int) -> None:
         elif name in _REFUSED:
             raise ValueError(f"it has the instruction {name}")
         else:
-            taken = _take(stack, code.stack_before)
+            operands = _take(stack, code.stack_before)
             changes = name in _CHANGES
-            item = taken[0] if changes else _Item()
-            for part in taken[changes:]:
+            item = operands[0] if changes else _Item()
+            for part in operands[changes:]:
                 item.weight += part.weight
             if name in _NESTS:
-                item.height = 1 + max([part.height for part in taken], default=0)
-                item.number = max([part.number for part in taken], default=0)
+                item.height = 1 + max([part.height for part in operands], default=0)
+                item.number = max([part.number for part in operands], default=0)
                 if item.height > files.MOST_DEPTH:
                     raise files.too_deep()
             if name in _CALLS:
-                copied += _copied(taken[0].name, taken[1])
+                copied += _copied(operands[0].name, operands[1])
                 if copied > 10 * size + _SPARE:
                     raise ValueError(f"it copies more than {copied} bytes")
             elif name == "STACK_GLOBAL":
-                item.name = taken[1].name
+                item.name = operands[1].name
             stack += [item] * len(code.stack_after)
 
 
@@ -140,9 +140,9 @@ def _take(stack: list[_Item | None], before: list[Any]) -> list[_Item]:
         start = next(marks, -1) - before.index(pickletools.markobject)
     if start < 0:
         raise ValueError("it takes from an empty stack")
-    taken = [item for item in stack[start:] if item is not None]
+    operands = [item for item in stack[start:] if item is not None]
     del stack[start:]
-    return taken
+    return operands
 
 
 def _copied(name: str, arguments: _Item) -> int:

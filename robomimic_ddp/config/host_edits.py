@@ -47,7 +47,7 @@ def importable_folder(package: str) -> Path | None:
 
 
 def api_names(text: str) -> set[str] | None:
-    """Names of robomimic_ddp.api that this source text uses; None if it does not import the api."""
+    """Return names of robomimic_ddp.api that this source text uses; None if it imports no api."""
     if "robomimic_ddp" not in text:
         return None
     try:
@@ -76,13 +76,13 @@ def lost(package: Path | None) -> dict[str, list[str]]:
     """
     recorded = _recorded(package) if package is not None else {}
     loaded = dict(_loaded_texts(set(recorded))) if recorded else {}
-    found = {}
+    missing_names = {}
     for path, names in recorded.items():
         used = api_names(loaded[path]) if path in loaded else set(names)
         missing = sorted(set(names) - (used or set()))
         if missing or used is None:
-            found[str(path)] = missing
-    return found
+            missing_names[str(path)] = missing
+    return missing_names
 
 
 def require_whole() -> None:
@@ -96,9 +96,9 @@ def require_whole() -> None:
     if launch.world_size == 1:
         return
     for name in [name for name in sys.modules if "." not in name]:
-        found = lost(package_folder(name))
-        if found:
-            raise UnpatchedScript(half_patched(found), quiet=launch.local_rank > 0)
+        missing_names = lost(package_folder(name))
+        if missing_names:
+            raise UnpatchedScript(half_patched(missing_names), quiet=launch.local_rank > 0)
 
 
 def require_one_rank(function: str, caller: CodeType) -> None:
@@ -138,13 +138,13 @@ def require_patched_epoch(train: FunctionType) -> None:
 
 
 def own_batch_mean(module: str) -> str | None:
-    """Local: the division by a mean over the rank's batch in the loaded source of `module`, which
-    `apply` puts into `over_ranks` (TD3-BC's weight of its Q-values), or None.
+    """Local: return the division by a mean over the rank's batch in the loaded source of `module`,
+    which `apply` puts into `over_ranks` (TD3-BC's weight of its Q-values), or None.
     """
     file = getattr(sys.modules.get(module), "__file__", None)
     texts = dict(_loaded_texts({Path(file).resolve()})) if file else {}
-    found = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
-    return found[0] if found else None
+    match = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
+    return match[0] if match else None
 
 
 def _without_comments(text: str) -> str:
@@ -163,8 +163,8 @@ def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
     return (
         "this host is half patched: some lines that robomimic-ddp apply put in are missing (put "
         f"back by git, or lost in a merge?):\n{listed}\nOn several ranks each would do alone what "
-        "one rank must do, or wait for the others for ever. Run `robomimic-ddp apply` on the host: "
-        "it puts them back, and takes note of lines that you have removed on purpose."
+        "one rank must do, or wait for the others without end. Run `robomimic-ddp apply` on the "
+        "host: it puts them back, and takes note of lines that you have removed on purpose."
     )
 
 
@@ -181,7 +181,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
 
 
 def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
-    """The source text of each of `files` as loaded; `robomimic-ddp run` edits it in memory."""
+    """Yield source text of each of `files` as loaded; `robomimic-ddp run` edits it in memory."""
     basenames = {file.name for file in files}  # resolving every module's path takes 0.3 s
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)

@@ -131,8 +131,8 @@ def _closest(root: Any, config: Any, prefix: str, key: str) -> str:
     same_name = [name for name, _ in tree.named(root) if name.rpartition(".")[2] == key]
     for cutoff in (0.6, 0.4):
         here = difflib.get_close_matches(key, list(config), n=1, cutoff=cutoff)
-        for found in [*(prefix + name for name in here), *same_name]:
-            return found
+        for candidate in [*(prefix + name for name in here), *same_name]:
+            return candidate
     return ""
 
 
@@ -190,12 +190,12 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """For a message; Python refuses to print numbers of thousands of digits."""
+    """Return `value` for a message; Python refuses to print numbers of thousands of digits."""
     return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
-    """The policy takes its horizons from windows of frame_stack - 1 + seq_length steps."""
+    """Raise ConfigError where windows of frame_stack - 1 + seq_length steps are too short."""
     frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
     observed = values.get("algo.horizon.observation_horizon")
     predicted = values.get("algo.horizon.prediction_horizon")

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, resume_command
 from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.relaunch import resume_command
 from tests.hosts import ROOT
 
 WORDS = ["/env/bin/python3", "-u", "-m", "robomimic.scripts.train", "--config", "my cfg.json"]
@@ -34,24 +33,26 @@ TORCHRUN = {"launched": True, "elastic": True, "world_size": 4, "local_world_siz
     ],
 )
 def test_one_node(launch, words, expected):
-    assert resume_command(LaunchEnv(**launch), words) == f"ROBOMIMIC_DDP_RESUME=true {expected}"
+    assert (
+        resume_command.build(LaunchEnv(**launch), words) == f"ROBOMIMIC_DDP_RESUME=true {expected}"
+    )
 
 
 def test_options_in_the_environment_are_repeated():
     launch = LaunchEnv(option_texts={"resume": "auto", "lr_scaling": "sqrt"})
     expected = "ROBOMIMIC_DDP_LR_SCALING=sqrt ROBOMIMIC_DDP_RESUME=true python train.py"
-    assert resume_command(launch, ["python", "train.py"]) == expected
+    assert resume_command.build(launch, ["python", "train.py"]) == expected
 
 
 def test_what_the_shell_would_not_find_is_named():
     """A host on PYTHONPATH, in an environment that is not active."""
-    said = resume_command(LaunchEnv(**TORCHRUN), WORDS, "/my host:/x", "/env/bin/python3")
+    said = resume_command.build(LaunchEnv(**TORCHRUN), WORDS, "/my host:/x", "/env/bin/python3")
     assert said == (
         "PYTHONPATH='/my host:/x' ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m "
         "torch.distributed.run --standalone --nproc_per_node=4 -m robomimic.scripts.train "
         "--config 'my cfg.json'"
     )
-    one = resume_command(LaunchEnv(), WORDS, interpreter="/env/bin/python3")
+    one = resume_command.build(LaunchEnv(), WORDS, interpreter="/env/bin/python3")
     assert one.startswith("ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m robomimic.scripts.train")
 
 
@@ -62,7 +63,7 @@ def test_from_any_folder_it_runs_what_was_run(tmp_path):
         (tmp_path / name / "train.py").write_text(f"print({text!r}, open('cfg').read())")
         (tmp_path / name / "cfg").write_text(text)
     words = [sys.executable, "-m", "train"]
-    said = resume_command(LaunchEnv(), words, "", sys.executable, str(tmp_path / "my host"))
+    said = resume_command.build(LaunchEnv(), words, "", sys.executable, str(tmp_path / "my host"))
     done = subprocess.run(said, shell=True, cwd=tmp_path / "elsewhere", stdout=subprocess.PIPE)
     assert done.stdout == b"ours ours\n"
 
@@ -95,7 +96,7 @@ def test_whether_the_shell_finds_this_interpreters_programs(tmp_path, monkeypatc
     ],
 )
 def test_what_a_rank_cannot_know(launch, words, where):
-    said = resume_command(LaunchEnv(**launch), words)
+    said = resume_command.build(LaunchEnv(**launch), words)
     assert said == f"ROBOMIMIC_DDP_RESUME=true, before the same command{where}"
 
 

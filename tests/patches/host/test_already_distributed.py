@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from robomimic_ddp.patches.host.already_distributed import find_refusal
 from robomimic_ddp.patches.host.hosts import find_host
-from robomimic_ddp.patches.host.refusal import find_refusal
 from tests.patches.support import snapshot
 
 
@@ -66,7 +66,7 @@ def test_an_own_way_in_several_places(host):
     text = "import torch.distributed as dist\nfrom accelerate import Accelerator\n"
     refusal = script(host, text + "dist.init_process_group()\nAccelerator()\nAccelerator()\n")
     assert "scripts/train_mine.py:3 and 2 more places" in str(refusal)
-    assert refusal.found == ("a separate process group", "accelerate")
+    assert refusal.ways == ("a separate process group", "accelerate")
 
 
 def test_the_commands_touch_nothing_and_say_why(host, command):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from robomimic_ddp.patches.outcomes import Examination, FilePatch
-from robomimic_ddp.patches.syntax.lines import compile_as
+from robomimic_ddp.patches.syntax.line_numbers import compile_as
 
 
 class EditedLoader(SourceFileLoader):
@@ -27,7 +27,7 @@ class EditedLoader(SourceFileLoader):
         self.patch = patch
 
     def get_code(self, fullname: str = "") -> CodeType:
-        """The edited code; lines are numbered as in the file on disk."""
+        """Return the edited code; lines are numbered as in the file on disk."""
         before, after = self.patch.before, self.patch.after
         if before is None:  # there is no file: tracebacks find its lines here
             lines = after.decode().splitlines(keepends=True)
@@ -35,7 +35,7 @@ class EditedLoader(SourceFileLoader):
         return compile_as(after if before is None else before, after, self.path)
 
     def get_data(self, path: str) -> bytes:
-        """The edited text for the module's own file, as for `get_source`."""
+        """Return the edited text for the module's own file, as for `get_source`."""
         return self.patch.after if path == self.path else super().get_data(path)
 
 
@@ -69,7 +69,7 @@ class EditingFinder(MetaPathFinder):
         return self._edited(importlib.util.spec_from_file_location(fullname, added))
 
     def loader(self, file: Path) -> EditedLoader | None:
-        """The loader of a file of the host, run as a script; None where nothing is edited in it."""
+        """Return the loader of a file of the host, run as a script; None where it has no edit."""
         patch = self._patches.get(file.resolve())
         return EditedLoader("__main__", str(file), patch) if patch else None
 

@@ -18,7 +18,7 @@ from robomimic_ddp.config import (
     early_failure,
     env,
     host_config,
-    host_seams,
+    host_edits,
     json_config,
     options,
 )
@@ -35,7 +35,7 @@ def check_script() -> None:
     """End the process if the training script that it runs has been started with a mistake. Called
     when the script imports the api.
     """
-    entry = host_seams.main_text()
+    entry = host_edits.main_text()
     if "robomimic_ddp" not in entry or "entry_point(" not in entry:
         return
     words = dotlist.keys_beside_config()
@@ -115,7 +115,7 @@ def module_file(module: str) -> Path | None:
     without an import; None if its package is not a host.
     """
     package, *inner = module.split(".")
-    folder = host_seams.importable_folder(package)
+    folder = host_edits.importable_folder(package)
     if folder is None or not (folder / "utils" / "train_utils.py").is_file():
         return None
     return folder.joinpath(*inner).with_suffix(".py")

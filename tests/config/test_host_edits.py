@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from robomimic_ddp.config import host_seams
+from robomimic_ddp.config import host_edits
 from robomimic_ddp.errors import UnpatchedScript
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
@@ -40,7 +40,7 @@ UTILS = "utils/train_utils.py"
     ],
 )
 def test_names_that_a_file_uses(text, names):
-    assert host_seams.api_names(text) == names
+    assert host_edits.api_names(text) == names
     # What `apply` has recorded is compared with that: two readers, since neither side imports the
     # other's.
     assert set(api_names(text.encode())) == (names or set())
@@ -61,10 +61,10 @@ def test_a_mean_over_the_ranks_own_batch(line, found, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_mean_host")
     try:
-        assert host_seams.own_batch_mean("own_mean_host") == found
+        assert host_edits.own_batch_mean("own_mean_host") == found
     finally:
         del sys.modules["own_mean_host"]
-    assert host_seams.own_batch_mean("own_mean_host") is None
+    assert host_edits.own_batch_mean("own_mean_host") is None
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def lost(package) -> dict:
     importlib.invalidate_caches()
     for name in ("half_host", "half_host.utils.train_utils"):
         importlib.import_module(name)
-    found = host_seams.lost(host_seams.package_folder("half_host"))
+    found = host_edits.lost(host_edits.package_folder("half_host"))
     return {path[len(str(package)) + 1 :]: names for path, names in found.items()}
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_was_put_back(host):
     (host / UTILS).write_bytes(plain)
     found = lost(host)
     assert found == {UTILS: ["ask", "epoch_log", "main_rank_only", "run_directory", "save"]}
-    message = host_seams.half_patched(found)
+    message = host_edits.half_patched(found)
     assert f"{UTILS} lacks DDPUtils.ask, " in message and "robomimic-ddp apply" in message
 
 
@@ -117,7 +117,7 @@ def test_files_that_are_not_loaded_do_not_matter(host):
 @pytest.mark.parametrize("damaged", ["[]", "{}", '{"files": {"a": 1}}'])
 def test_damaged_records_are_left_to_status(host, damaged):
     (host / UTILS).write_text("x = 1\n")
-    (host / host_seams.RECORD).write_text(damaged)
+    (host / host_edits.RECORD).write_text(damaged)
     assert lost(host) == {}
 
 
@@ -171,7 +171,7 @@ def test_a_patched_script_with_the_run_epoch_of_an_unpatched_package(rank, by_na
     assert ("`robomimic-ddp apply` on that package, too" in message) == (rank == 0)
     vars(utils)["run_epoch"] = epoch_log(utils.run_epoch)
     host.update((name, utils.run_epoch) for name in host if name == "run_epoch")
-    host_seams.require_patched_epoch(host["train"])
+    host_edits.require_patched_epoch(host["train"])
 
 
 @pytest.mark.parametrize("rank", [0, 1])

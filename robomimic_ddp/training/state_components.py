@@ -141,7 +141,7 @@ class DataPosition(Component):
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> str:
         position = saved["ranks"][0][self.name] if state is None else state
         loader = self.run.built.loaders.get("train")
-        return sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
+        return sampling.seek(loader, position, saved["world_size"], saved["epoch"])
 
 
 class EpochSteps(Component):
@@ -213,8 +213,3 @@ KINDS: tuple[type[Component], ...] = (
     RandomStreams,
 )
 """In the order in which they are restored: random streams last, after what may draw from them."""
-
-
-def of(run: Any, model: Any) -> list[Component]:
-    """Return the components of a run."""
-    return [kind(run, model) for kind in KINDS]

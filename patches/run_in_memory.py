@@ -14,7 +14,7 @@ from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
 
 def run_edited(args: argparse.Namespace) -> int:
     """Puts the edits in force and runs the program as `__main__`, in this process."""
-    from robomimic_ddp.patches import engine, hook, registry, report
+    from robomimic_ddp.patches import engine, import_hook, registry, report
 
     file = _file(args)
     folder = str(file.parent) if file else ""
@@ -31,10 +31,10 @@ def run_edited(args: argparse.Namespace) -> int:
     if examination.base is not None:
         if examination.base.patches:
             engine.confirm(examination.base, fixers)
-        hook.install(examination.base)
+        import_hook.install(examination.base)
     if examination.patches:
         engine.confirm(examination, fixers)
-    finder = hook.install(examination)
+    finder = import_hook.install(examination)
     if file is not None:
         _run_file(file, finder, args.arguments)
     else:
@@ -43,7 +43,7 @@ def run_edited(args: argparse.Namespace) -> int:
 
 
 def _file(args: argparse.Namespace) -> Path | None:
-    """The program's file, absolute, or None if it is a module."""
+    """Return the program's file, absolute, or None if it is a module."""
     path = Path(args.program)
     if args.module or not (path.suffix == ".py" or path.exists()):
         return None
@@ -52,12 +52,12 @@ def _file(args: argparse.Namespace) -> Path | None:
     return path.absolute()
 
 
-def _host(given: str | None, file: Path | None):
+def _host(path: str | None, file: Path | None):
     """The host that imports will come from: that of --host, or the importable one."""
     from robomimic_ddp.patches.host import hosts
 
-    if given is not None:
-        host = hosts.find_host(given)
+    if path is not None:
+        host = hosts.find_host(path)
         sys.path.insert(0, str(host.package.parent))
         return host
     folders = file.resolve().parents if file else ()
@@ -109,7 +109,9 @@ def _run_file(file: Path, finder, arguments: list[str]) -> None:
 
 
 def _new_main(file: str, arguments: list[str]) -> ModuleType:
-    """A fresh `__main__`, for good: what is pickled or looked up there is found until the end."""
+    """Return a fresh `__main__`, for good: what is pickled or looked up there is found until the
+    end.
+    """
     main = ModuleType("__main__")
     main.__file__ = file
     main.__builtins__ = __builtins__

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.config import host_config, host_keys
+from robomimic_ddp.config import host_config, host_config_check
 from robomimic_ddp.errors import ConfigError
 
 host_package = Path(pytest.importorskip("robomimic").__file__).parent
@@ -30,7 +30,7 @@ def test_the_hosts_own_templates_are_judged_as_the_host_judges_them(path):
             host_config.prepare_config(config_factory(settings["algo_name"]), settings)
         return
     host_config.prepare_config(config_factory(settings["algo_name"]), settings)
-    host_keys.require_possible(config)
+    host_config_check.require_possible(config)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_hosts_own_templates_are_judged_as_the_host_judges_them(path):
 )
 def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
     with pytest.raises(ConfigError) as refused:
-        host_keys.require_known(config_with({}, "bc"), {"train": {key: 1}})
+        host_config_check.require_known(config_with({}, "bc"), {"train": {key: 1}})
     text = str(refused.value)
     assert f"no effect. {ends}" in text and ("hdf5_cache_mode" in text) is ends.startswith("Valid")
 
@@ -74,7 +74,7 @@ def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
         }
     )
     with nullcontext() if fits else pytest.raises(ConfigError, match="15 or more"):
-        host_keys.require_possible(config)
+        host_config_check.require_possible(config)
 
 
 SAVE, NAME_TWICE = "experiment.save.", {"train.action_keys": ["actions", "actions"]}
@@ -101,9 +101,9 @@ SAVE, NAME_TWICE = "experiment.save.", {"train.action_keys": ["actions", "action
 def test_what_would_end_a_run_late_is_refused_at_once(changes, words):
     """Hosts take each epoch's number modulo the intervals, after the epoch."""
     with pytest.raises(ConfigError, match=words):
-        host_keys.require_possible(config_with(changes))
+        host_config_check.require_possible(config_with(changes))
     if all(key.startswith(SAVE) for key in changes):  # without saves they are never read
-        host_keys.require_possible(config_with({**changes, f"{SAVE}enabled": False}))
+        host_config_check.require_possible(config_with({**changes, f"{SAVE}enabled": False}))
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_what_would_end_a_run_late_is_refused_at_once(changes, words):
     ],
 )
 def test_what_hosts_take(changes):
-    host_keys.require_possible(config_with(changes))
+    host_config_check.require_possible(config_with(changes))

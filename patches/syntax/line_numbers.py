@@ -10,7 +10,7 @@ from robomimic_ddp.patches.syntax.python import syntax_tree
 
 
 def compile_as(before: bytes, after: bytes, path: str) -> CodeType:
-    """The code of `after`, with each line number that of the line of `before` it was made from."""
+    """Return the code of `after`, each line with the number of its line in `before`."""
     tree = syntax_tree(after, path)
     original = original_lines(before, after)
     for node in ast.walk(tree):
@@ -19,7 +19,7 @@ def compile_as(before: bytes, after: bytes, path: str) -> CodeType:
             node.lineno, node.end_lineno = start, end
             if not (same and same_end):  # another text's columns would misplace a traceback's marks
                 node.col_offset, node.end_col_offset = 0, 0
-    # dont_inherit: this file's own `from __future__` lines are no business of the host's.
+    # dont_inherit: this file's own `from __future__` lines must not apply to the host's.
     return compile(tree, path, "exec", dont_inherit=True)
 
 

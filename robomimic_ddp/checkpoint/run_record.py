@@ -1,0 +1,93 @@
+"""`ddp.json` and the requeue marker of a run: what it is, how it ended, how to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import files
+from robomimic_ddp.checkpoint import state_file
+from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.terminal import print_clean
+
+RECORD_NAME = "ddp.json"
+REQUEUE_NAME = "requeue"
+
+
+class RunRecord:
+    """The main rank's `ddp.json` in `directory`: options, plan, newest state and outcome of a run.
+    `content` is for JSON.
+    """
+
+    def __init__(self, directory: Path, content: dict[str, Any]) -> None:
+        self.directory, self.content = directory, content
+        self._warned = False
+
+    def write(self) -> None:
+        """Replace the file. Raises OSError."""
+        with atomic_files.atomic_open(self.directory / RECORD_NAME) as file:
+            file.write(json.dumps(self.content, indent=2) + "\n")
+
+    def add(self, **items: Any) -> None:
+        """Add `items` and replace the file; warn once if that fails."""
+        self.content.update(items)
+        try:
+            self.write()
+        except OSError as error:
+            if not self._warned:
+                print_clean(
+                    f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr
+                )
+            self._warned = True
+
+
+def write_requeue(directory: Path, content: dict) -> None:
+    """Main rank: writes the marker for a script to start the job again."""
+    with atomic_files.atomic_open(directory / REQUEUE_NAME) as file:
+        file.write(json.dumps(content) + "\n")
+
+
+def relative_paths(directory: Path, paths: Any) -> list:
+    """Return the host's paths, relative to the run directory, for `ddp.json`."""
+    return [None if path is None else os.path.relpath(path, directory) for path in paths]
+
+
+def paths_in(directory: Path, record: dict) -> tuple:
+    """Return the host's paths that `record`, the `ddp.json` of `directory`, names."""
+    return tuple(
+        None if path is None else os.path.normpath(directory / path)
+        for path in record.get("paths", ())
+    )
+
+
+def read_record(directory: Path) -> dict | None:
+    """Return the `ddp.json` of a run directory, or None. Warns if it is unreadable where there is a
+    state.
+    """
+    path = directory / RECORD_NAME
+    try:
+        record = files.read_json(path)
+        names = record.get("paths") if isinstance(record, dict) else None
+        is_list = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
+        fault = None if is_list and any(names) else "it names no paths"
+        if fault is None and any(map(_leaves_run, filter(None, names))):
+            fault = "it names paths outside of the run's folder"
+    except (OSError, ValueError) as error:
+        fault = getattr(error, "strerror", None) or str(error)
+    if fault is None:
+        return record
+    if state_file.exists(directory):
+        print_clean(
+            f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
+            "from the host instead, and a restart by torchrun reads the job id from the saved "
+            "state.",
+            file=sys.stderr,
+        )
+    return None
+
+
+def _leaves_run(name: str) -> bool:
+    return os.path.isabs(name) or ".." in Path(name).parts
