@@ -78,7 +78,7 @@ def test_worker_and_training_are_killed_in_mid_trial(
     host_copy: Host, config: Path, tmp_path: Path
 ) -> None:
     sweeps = [
-        make(tmp_path / name, config, "train.seed=1", "ddp.preset=safe")
+        make(tmp_path / name, config, "train.num_epochs=20", "train.seed=1", "ddp.preset=safe")
         for name in ("uninterrupted", "killed")
     ]
     assert "begins on the CPU" in finish(host_copy, sweeps[0].directory)
@@ -92,7 +92,7 @@ def test_worker_and_training_are_killed_in_mid_trial(
     assert [entry.state for entry in sweeps[1].trials()] == ["running"]
     assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory)
     for sweep in sweeps:
-        require_trained_once(sweep, 4)
+        require_trained_once(sweep, 20)
     require_same(*sweeps)
 
 

@@ -212,7 +212,7 @@ def statistics_on_rank(data_dir):
 def test_one_rank_computes_the_statistics_while_the_others_wait(ranks, stored, tmp_path):
     folder = tmp_path / "made_up" / stored.folder.name
     shutil.copytree(stored.folder, folder)
-    (one, computed), (two, none) = ranks.run(statistics_on_rank, str(tmp_path))
+    (one, computed), (two, none) = ranks.run(statistics_on_rank, str(tmp_path), timeout=200)
     assert one == two and one["num_transitions"] == sum(LENGTHS)
     assert (computed, none) == (1, 0)
     assert len(list(folder.glob("dataset_statistics_*.json"))) == 1
@@ -233,6 +233,6 @@ def test_statistics_that_fail_on_the_main_rank_fail_on_all(ranks, stored, tmp_pa
     shutil.copytree(stored.folder, folder)
     file = sorted(Path(folder).glob("*tfrecord*"))[0]
     file.write_bytes(file.read_bytes()[:-50])
-    one, two = ranks.run(failure_on_rank, str(tmp_path))
+    one, two = ranks.run(failure_on_rank, str(tmp_path), timeout=200)
     assert one[0] == "DataLossError" and two[0] == "DataError"
     assert "the main rank could not compute statistics: DataLossError" in two[1]

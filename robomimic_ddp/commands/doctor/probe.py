@@ -69,10 +69,10 @@ def _torchvision() -> dict[str, Any]:
 def _tensorflow_datasets() -> dict[str, Any]:
     """Imports the same libraries as a rank that reads RLDS data."""
     from robomimic_ddp.data.rlds.pipeline.images import require_libraries
-    from robomimic_ddp.data.rlds.pipeline.resize import filter_in_numpy, filtering
+    from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 
     version = require_libraries().__version__
-    resized = "numpy" if filtering() is filter_in_numpy else "numba"
+    resized = "numpy" if compiled_filter() is None else "numba"
     return {"version": version, "resized": resized}
 
 
