@@ -106,7 +106,7 @@ def test_ckpt_show_has_the_command_of_the_checkpoints_run(run, capsys):
 
 
 def in_a_terminal(folder, end):
-    """Runs `watch` in a terminal of 80 columns, calls end(process) when it shows the run;
+    """Runs `watch` in a terminal of 80 columns, calls end(process, terminal) when it shows the run;
     returns its exit code and what it wrote.
     """
     ours, theirs = pty.openpty()
@@ -127,7 +127,7 @@ def in_a_terminal(folder, end):
             written += chunk
             if not asked and b"last save" in written and b"rank" in written:
                 asked = True
-                end(process)
+                end(process, ours)
         return process.wait(), written.decode()
     finally:
         timer.cancel()
@@ -141,17 +141,24 @@ def _read(terminal):
         return b""
 
 
-def test_it_ends_when_asked_and_fits_the_terminal(run):
-    code, text = in_a_terminal(run(), lambda process: process.send_signal(2))
+@pytest.mark.parametrize("how", ["q", "Ctrl-C"])
+def test_it_ends_when_asked_and_fits_the_terminal(how, run):
+    def end(process, terminal):
+        if how == "q":
+            os.write(terminal, b"q")
+        else:
+            process.send_signal(2)
+
+    code, text = in_a_terminal(run(), end)
     lines = re.sub(r"\x1b\[[0-9]*[AKhl]|\r", "\n", text)  # the cursor moves to another line
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", lines)
     assert code == 0 and "Traceback" not in shown, shown
     *screen, last = [line for line in shown.split("\n") if line]
     assert last == f"  {COMMAND}", shown
-    assert "Ctrl-C closes this view" in shown
+    assert "q or Ctrl-C closes this view" in shown
     assert max(map(len, screen)) <= 80, screen
 
 
 def test_it_ends_with_the_run(run):
-    code, text = in_a_terminal(run(finished=True, outcome={"steps": 1}), lambda process: None)
+    code, text = in_a_terminal(run(finished=True, outcome={"steps": 1}), lambda *_: None)
     assert code == 0 and "epoch 3 of 20" in text and "resume it with" not in text

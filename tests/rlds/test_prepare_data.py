@@ -340,13 +340,41 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     assert prepare(stored.folder, tmp_path) == 0
     work = tmp_path / "made_up" / "1.0.0.incomplete"
     files_of(work)[2].write_bytes(b"torn")
-    sorted((work / "done").glob("*.json"))[1].write_text("[]")
     (work / ".made_up-train.tfrecord-00001.other-host-1-1.tmp").write_bytes(b"left over")
     (work / cache.IN_SET).mkdir()
     (work / cache.IN_SET / ".made_up-0.npz.other-host-1-1.tmp").write_bytes(b"left over")
     monkeypatch.undo()
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
+
+
+def flip_last_bit(work: Path) -> None:
+    file = files_of(work)[2]
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+
+
+def promise_more_episodes(work: Path) -> None:
+    note = sorted((work / "done").glob("*.json"))[2]
+    note.write_text(json.dumps({**json.loads(note.read_text()), "episodes": 999}))
+
+
+def empty_the_note(work: Path) -> None:
+    sorted((work / "done").glob("*.json"))[2].write_text("[]")
+
+
+@pytest.mark.parametrize("damage", [flip_last_bit, promise_more_episodes, empty_the_note])
+def test_what_changed_after_it_was_finished_is_written_again(
+    stored, made, tmp_path, monkeypatch, capsys, damage
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.Job, "complete", lambda job: False)
+        assert prepare(stored.folder, tmp_path) == 0
+    damage(tmp_path / "made_up" / "1.0.0.incomplete")
+    capsys.readouterr()
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(target(tmp_path)) == contents(target(made))
+    warned = "1 files, made_up-train.tfrecord-00002" in capsys.readouterr().err
+    assert warned == (damage is not empty_the_note)
 
 
 def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(

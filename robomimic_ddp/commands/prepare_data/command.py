@@ -75,6 +75,14 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         with progress if launch.rank == 0 else nullcontext(lambda count: None) as add:
             writing.write_all(job, files, add)
+        changed = job.changed_files()
+        if changed and not job.is_complete():
+            say(
+                f"warning: {len(changed)} files, {changed[0].path.name} first, have changed since "
+                "they were finished; they are written again",
+                file=sys.stderr,
+            )
+            writing.write_all(job, changed, lambda count: None)
     except RobomimicDDPError:
         if not job.is_complete():  # otherwise another job has written the same set
             raise

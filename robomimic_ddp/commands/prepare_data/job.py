@@ -7,11 +7,13 @@ folder. So tasks need not know of each other, and a killed task is simply starte
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from robomimic_ddp.data.rlds.index.build import as_index
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
@@ -31,6 +34,7 @@ from robomimic_ddp.errors import DataError
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
 """In the incomplete folder: the notes of the set, and the folder with the notes of its files."""
+_CHECKSUM, _BLOCK_BYTES = "checksum", 2**20
 _COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
 
 
@@ -63,6 +67,7 @@ class Job:
     skip_corrupt: bool
     threads: int
     fields: Fields | None = None
+    _written: set[RecordFile] = field(default_factory=set, init=False, compare=False)
 
     @cached_property
     def target(self) -> Path:
@@ -180,11 +185,45 @@ class Job:
         """
         try:
             note = files.read_json(self.work / DONE / f"{file.path.name}.json")
-            has_its_size = note["bytes"] == (self.work / file.path.name).stat().st_size
+            size = (self.work / file.path.name).stat().st_size
+            has_its_size = note["bytes"] == size and bool(note[_CHECKSUM])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         is_indexed = self.fields is None or self._index_part(file).is_file()
         return note if has_its_size and is_indexed else None
+
+    def changed_files(self) -> list[RecordFile]:
+        """Return the finished files that differ from their notes, once all are finished. Reads the
+        files that other processes have written.
+        """
+        notes = {file: self.note_of(file) for file in self.files}
+        if None in notes.values():
+            return []
+        others = [file for file in self.files if file not in self._written]
+
+        def is_unchanged(file: RecordFile) -> bool:
+            note = dict(notes[file])
+            try:
+                return note.pop(_CHECKSUM) == self._checksum(file, note, add)
+            except OSError:  # another task may have completed the set
+                return False
+
+        total = sum(notes[file]["bytes"] for file in others)
+        with reading(f"checking {self.source.name}", total) as add:
+            with ThreadPoolExecutor(self.threads) as threads:
+                unchanged = threads.map(is_unchanged, others)
+                return [file for file, same in zip(others, unchanged) if not same]
+
+    def _checksum(
+        self, file: RecordFile, note: Mapping[str, Any], add: Callable[[int], Any]
+    ) -> str:
+        """Return a digest of a written file and of its note. Raises OSError."""
+        digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode())
+        with files.opened(self.work / file.path.name) as data:
+            while block := data.read(_BLOCK_BYTES):
+                digest.update(block)
+                add(len(block))
+        return digest.hexdigest()
 
     def _index_part(self, file: RecordFile) -> Path:
         """Return the path of the part of the index of `file` while the set is written."""
@@ -205,7 +244,9 @@ class Job:
                 index = as_index(described, self.fields)
                 array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
-            json.dump(note, out)
+            checksum = self._checksum(file, note, lambda count: None)
+            json.dump({**note, _CHECKSUM: checksum}, out)
+        self._written.add(file)
 
     def complete(self) -> bool:
         """Add the metadata and rename the folder if all files are finished; return whether the set
