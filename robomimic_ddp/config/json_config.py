@@ -11,7 +11,7 @@ from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import ConfigError, did_you_mean
 
 _REGISTRY = "REGISTERED_CONFIGS"
-"""robomimic's mapping from names of algorithms to classes, beside its `config_factory`."""
+"""robomimic's mapping from names of algorithms to classes, next to its `config_factory`."""
 
 _RESOLVER = re.compile(r"\$\{[^{}]*:")
 
@@ -58,9 +58,9 @@ def require_algorithm(path: Any) -> dict:
     settings = read_json(path, "--config ")
     name = settings.get("algo_name")
     if not isinstance(name, str):
-        found = f"algo_name={name!r:.80}" if "algo_name" in settings else "no algo_name"
+        value = f"algo_name={name!r:.80}" if "algo_name" in settings else "no algo_name"
         raise ConfigError(
-            f"--config {path}: found {found}; expected the name of one of this host's "
+            f"--config {path}: found {value}; expected the name of one of this host's "
             'algorithms, such as "algo_name": "diffusion_policy".'
         )
     return settings

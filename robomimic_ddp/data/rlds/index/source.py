@@ -180,10 +180,10 @@ class Source:
 
     @property
     def unlisted(self) -> list[str]:
-        """Names of record files of split "train" in the folder that its metadata does not list."""
+        """Return record files of split "train" in the folder that its metadata does not list."""
         listed = {path.name for path in self.files}
-        found = (path.name for path in self.folder.glob(f"*-{SPLIT}.tfrecord*"))
-        return sorted(name for name in found if name not in listed)
+        names = (path.name for path in self.folder.glob(f"*-{SPLIT}.tfrecord*"))
+        return sorted(name for name in names if name not in listed)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
