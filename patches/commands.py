@@ -11,12 +11,13 @@ from collections.abc import Mapping
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.patches import record, report
-from robomimic_ddp.patches.host import hosts
+from robomimic_ddp.patches.host import scripts
 from robomimic_ddp.patches.outcomes import Applied, Examination
 from robomimic_ddp.terminal import print_clean, say, width
 
 _PATH_HELP = (
-    "the host: a repository, or its package folder (default: the robomimic that Python imports)"
+    "the host: a repository, its package folder, or a train script over an installed robomimic "
+    "(default: the robomimic that Python imports)"
 )
 _EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
@@ -70,7 +71,7 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
     fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
-    return engine.examine(hosts.find_host(args.path), fixers), fixers
+    return engine.examine(scripts.find_host(args.path), fixers), fixers
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -147,7 +148,7 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 def _revert(args: argparse.Namespace) -> int:
-    host = hosts.find_host(args.path)
+    host = scripts.find_host(args.path)
     record.clean(host)
     is_recorded = (host.package / record.NAME).exists()
     reverted = record.revert(host, args.force)
@@ -194,7 +195,7 @@ def _print_base(examination: Examination) -> None:
     base = examination.base
     if base is None:
         return
-    text = f"{examination.host.package.name} is built on the robomimic in {base.host.package}"
+    text = f"{examination.host.name} is built on the robomimic in {base.host.package}"
     if not base.patches:
         say(f"{text}, which is patched.")
         return

@@ -40,6 +40,8 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
     base = examine(host.base, fixers) if host.base is not None else None
+    if host.scripts and base is not None:  # all other edits are the base's
+        fixers = [fixer for fixer in fixers if fixer.files == TRAIN_SCRIPTS]
     trainers = training_files.find(host)
     uses = training_files.uses(host, trainers)
     by_file: dict[str, list[Fixer]] = defaultdict(list)
@@ -263,7 +265,7 @@ def _problems(
         why = f"the host cannot do without the area {seam!r}, and it was not found: {reasons}"
         if host.is_built_on_robomimic and base is None:
             why = (
-                f"{host.package.name} is built on robomimic, which has the area {seam!r}, and this "
+                f"{host.name} is built on robomimic, which has the area {seam!r}, and this "
                 "Python cannot import robomimic"
             )
             by_hand = "run robomimic-ddp with the Python that trains, where robomimic is installed"

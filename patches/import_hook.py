@@ -44,7 +44,7 @@ class EditingFinder(MetaPathFinder):
 
     def __init__(self, examination: Examination) -> None:
         host = examination.host
-        self._package = host.package
+        self._name = "" if host.scripts else host.package.name  # nobody imports a script
         self._patches = {(host.package / patch.path): patch for patch in examination.patches}
         self._added = {
             _module_name(host.package.name, patch.path): host.package / patch.path
@@ -55,7 +55,7 @@ class EditingFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != self._package.name:
+        if fullname.partition(".")[0] != self._name:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)

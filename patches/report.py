@@ -80,7 +80,7 @@ def problems(examination: Examination) -> str:
         return f"{examination.host.package}: {examination.refusal}"
     lines = [_problem(examination.host.package, finding) for finding in examination.problems]
     if examination.base is not None and examination.base.blocked:
-        name = examination.host.package.name
+        name = examination.host.name
         lines.append(f"{name} is built on this robomimic:\n{problems(examination.base)}")
     return "\n".join(lines)
 

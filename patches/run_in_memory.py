@@ -53,13 +53,18 @@ def _file(args: argparse.Namespace) -> Path | None:
 
 
 def _host(path: str | None, file: Path | None):
-    """The host that imports will come from: that of --host, or the importable one."""
-    from robomimic_ddp.patches.host import hosts
+    """The host that imports will come from: that of --host, or the importable one; a train script
+    outside packages is a host by itself, built on that one.
+    """
+    from robomimic_ddp.patches.host import hosts, scripts
 
+    script = scripts.script_host(file.resolve()) if file else None
     if path is not None:
         host = hosts.find_host(path)
         sys.path.insert(0, str(host.package.parent))
-        return host
+        return script or host
+    if script is not None:
+        return script
     folders = file.resolve().parents if file else ()
     package = next((up for up in folders if hosts.is_package(up)), None)
     host = hosts.find_host(None)

@@ -19,7 +19,7 @@ from robomimic_ddp.config import dotlist, env, host_config, host_edits, json_con
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
-from robomimic_ddp.distributed.main_rank import agree, ask
+from robomimic_ddp.distributed.main_rank import agree, ask, once
 from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
@@ -35,7 +35,7 @@ from robomimic_ddp.training.data_loaders import (
 from robomimic_ddp.training.epoch import epoch_log, rollouts
 from robomimic_ddp.training.host_saves import copyfile, main_rank_only, save
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
-from robomimic_ddp.training.run_directory import run_directory
+from robomimic_ddp.training.run_directory import begin_run, run_directory
 from robomimic_ddp.training.session import distributed, epochs
 from robomimic_ddp.training.step.ema import averaged_copy
 
@@ -44,6 +44,7 @@ __all__ = [
     "agree",
     "ask",
     "averaged_copy",
+    "begin_run",
     "copyfile",
     "cuda_device",
     "data_logger",
@@ -54,6 +55,7 @@ __all__ = [
     "language_model",
     "load_from",
     "main_rank_only",
+    "once",
     "open_on_main",
     "over_ranks",
     "overrides",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,17 +29,26 @@ _SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
 @dataclass(frozen=True)
 class Host:
     """A host's package folder (`package`, absolute), and the folder that a diff's paths start
-    from. `patched`: files that are read as these bytes, in place of those on disk.
+    from. `patched`: files that are read as these bytes, in place of those on disk. `scripts`: where
+    `package` is a plain folder, the files in it that train over an installed robomimic.
     """
 
     package: Path
     root: Path
     patched: Mapping[str, bytes] = field(default_factory=dict)
+    scripts: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The package's name, or the scripts'."""
+        return " and ".join(self.scripts) or self.package.name
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Return files that match any of the glob `patterns`; both relative to the package. A file
         with several names, by links, is there once.
         """
+        if self.scripts:  # nothing else in their folder is the host's
+            return list(self.scripts) if {*TRAIN_SCRIPTS, "**/*.py"} & {*patterns} else []
         matches = {path for pattern in patterns for path in self.package.glob(pattern)}
         by_preference = sorted(
             filter(Path.is_file, matches), key=lambda path: (path.is_symlink(), path)
@@ -56,22 +65,19 @@ class Host:
             yield path, self.read(path) or b""
 
     def _around(self, inside: set[Path]) -> Iterator[str]:
-        if _INSTALLED & set(self.package.parts):  # around it are other people's packages
+        if self.scripts or _INSTALLED & set(self.package.parts):  # around are other people's files
             return
-        for folder, names, written in os.walk(self.root):
-            names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != self.package)
-            paths = (Path(folder, name) for name in sorted(written) if name.endswith(".py"))
-            for path in paths:
-                if path.is_file() and not path.is_symlink() and path not in inside:
-                    yield Path(os.path.relpath(path, self.package)).as_posix()
+        for path in python_files(self.root, self.package):
+            if path not in inside:
+                yield Path(os.path.relpath(path, self.package)).as_posix()
 
     @cached_property
     def is_built_on_robomimic(self) -> bool:
         """Whether the package is a separate one that imports an installed robomimic: its scripts
         import both. A copy of robomimic under another name imports nothing by that name.
         """
-        if self.package.name == "robomimic":
-            return False
+        if self.scripts or self.package.name == "robomimic":
+            return bool(self.scripts)
         imported: set[str] = set()
         for path in self.files((*TRAIN_SCRIPTS, "utils/*.py", "algo/*.py")):
             names = imported_names(parsed(self.read(path)), [self.package.name, "folder"])
@@ -87,7 +93,7 @@ class Host:
             package = _importable()
         except UsageError:
             return None
-        return Host(package, _git_root(package) or package.parent)
+        return Host(package, git_root(package) or package.parent)
 
     def target(self, path: str) -> Path:
         """Return the file that `path` (relative to the package) is or links to, absolute. Raises
@@ -124,25 +130,35 @@ class Host:
         return frozenset({READS_RLDS} if reads else ())
 
 
-def find_host(path: str | None) -> Host:
-    """Return the host at `path`: the package folder, or a folder with it up to three levels below;
-    without a path the importable robomimic, unless the current folder contains another. Raises
-    UsageError.
+def find_host(
+    path: str | None, otherwise: Callable[[Path], Host | None] = lambda place: None
+) -> Host:
+    """Return the host at `path`: the package folder, a folder with it up to three levels below, or
+    what `otherwise` finds there; without a path the importable robomimic, unless the current folder
+    contains another. Raises UsageError.
     """
     if path is None:
         package = _importable()
         _require_no_other_here(package)
-        return Host(package, _git_root(package) or package.parent)
+        return Host(package, git_root(package) or package.parent)
     if not path:  # `apply "$UNSET"` must not mean the present folder
         raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
-    folder = Path(path).expanduser()
-    if not folder.exists():
+    place = Path(path).expanduser()
+    if not place.exists():
         raise UsageError(f"{path}: there is no such file or folder.")
-    if not folder.is_dir():
-        raise UsageError(f"{path} is a file; give the folder of the repository.")
-    folder = folder.resolve()
-    package = _package_below(folder, path)
-    return Host(package, _git_root(package) or folder)
+    place = place.resolve()
+    package = _package_below(place, path) if place.is_dir() else None
+    if package is not None:
+        return Host(package, git_root(package) or place)
+    host = otherwise(place)
+    if host is not None:
+        return host
+    if not place.is_dir():
+        raise UsageError(
+            f"{path} is a file; give the folder of the repository, or a script that imports an "
+            "installed robomimic and calls its run_epoch in a train function."
+        )
+    raise _no_package(place, path)
 
 
 def is_package(folder: Path) -> bool:
@@ -151,7 +167,7 @@ def is_package(folder: Path) -> bool:
     return all((folder / mark).is_file() for mark in marks)
 
 
-def _package_below(start: Path, shown: str) -> Path:
+def _package_below(start: Path, shown: str) -> Path | None:
     level = [start]
     for _ in range(_DEPTH + 1):
         packages = [folder for folder in level if is_package(folder)]
@@ -163,12 +179,28 @@ def _package_below(start: Path, shown: str) -> Path:
                 f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
         level = [child for folder in level for child in _subfolders(folder)]
+    return None
+
+
+def _no_package(start: Path, shown: str) -> UsageError:
     hint = next((f" {up} is one: did you mean that?" for up in start.parents if is_package(up)), "")
-    raise UsageError(
+    return UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
-        "with algo/, utils/train_utils.py and __init__.py. robomimic-ddp edits robomimic, DROID's "
-        f"policy learning and forks of them.{hint}"
+        "with algo/, utils/train_utils.py and __init__.py, and everywhere for a script that trains "
+        "over an installed robomimic. robomimic-ddp edits robomimic, DROID's policy learning and "
+        f"forks of them.{hint}"
     )
+
+
+def python_files(root: Path, but: Path | None = None) -> Iterator[Path]:
+    """Python files at and below `root`, without those of the folder `but`, of environments and of
+    builds.
+    """
+    for folder, names, written in os.walk(root):
+        names[:] = sorted(sub.name for sub in _subfolders(Path(folder)) if sub != but)
+        for path in (Path(folder, name) for name in sorted(written) if name.endswith(".py")):
+            if path.is_file() and not path.is_symlink():
+                yield path
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -195,7 +227,11 @@ def _importable() -> Path:
             "no robomimic can be imported here, and no PATH was given. Give the folder of the "
             "checkout: robomimic-ddp COMMAND PATH"
         )
-    return _package_below(Path(places[0]).resolve(), f"the importable robomimic ({places[0]})")
+    folder, shown = Path(places[0]).resolve(), f"the importable robomimic ({places[0]})"
+    package = _package_below(folder, shown)
+    if package is None:
+        raise _no_package(folder, shown)
+    return package
 
 
 def _require_no_other_here(package: Path) -> None:
@@ -209,7 +245,7 @@ def _require_no_other_here(package: Path) -> None:
             ).on_all_ranks()
 
 
-def _git_root(package: Path) -> Path | None:
+def git_root(package: Path) -> Path | None:
     """Return checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

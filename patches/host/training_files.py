@@ -66,7 +66,7 @@ def find(host: Host) -> list[Entry]:
     entries, scripts = [], host.files(TRAIN_SCRIPTS)
     for path, data in sources.items():
         if path in scripts or _MAY_TRAIN.search(data):
-            entries += _trainers(path, parsed(data))
+            entries += trainers(path, parsed(data))
     functions = {_module(host, entry.path): entry for entry in entries if entry.function}
     modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
     imports = re.compile(rb"\b(from|import)\b.*\b(%s)\b" % os.fsencode(modules))
@@ -77,7 +77,7 @@ def find(host: Host) -> list[Entry]:
     return entries
 
 
-def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
+def trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
     """Yield the training function of a file, and further loops that train."""
     loops = {}
     for statement in tree.body:
@@ -104,7 +104,7 @@ def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
         yield Entry(path, line, why=why)
     for function in functions[:1]:
         if path.startswith("../"):
-            why = f"{function.name} trains outside the package, whose files alone are edited"
+            why = f"{function.name} trains outside the package: robomimic-ddp apply FILE edits it"
             yield Entry(path, function.lineno, why=why)
         else:
             yield Entry(path, function.lineno, function.name)

@@ -127,14 +127,25 @@ def require_patched_epoch(train: FunctionType) -> None:
         # One of another name is somebody's wrapper; an epoch without our steps is an error later.
         is_hosts = isinstance(function, FunctionType) and function.__name__ in names
         if is_hosts and not hasattr(function, "is_epoch_log"):
-            file = function.__code__.co_filename
-            raise UnpatchedScript(
-                f"{train.__name__} is patched, and {function.__name__}, which it calls, is not: it "
-                f"is that of {file}. On several ranks each would do alone what one rank must do. "
-                "Run `robomimic-ddp apply` on that package, too, or start the script with "
-                "`robomimic-ddp run`, which edits both in memory.",
-                quiet=env.read_launch_env().rank > 0,
-            )
+            raise _unpatched(train.__name__, function)
+
+
+def require_patched_directory(get_exp_dir: FunctionType) -> None:
+    """Local: raise UnpatchedScript if `get_exp_dir`, which a patched `main()` calls, is that of an
+    unpatched package.
+    """
+    if not hasattr(get_exp_dir, "is_run_directory"):
+        raise _unpatched("main", get_exp_dir)
+
+
+def _unpatched(caller: str, function: FunctionType) -> UnpatchedScript:
+    return UnpatchedScript(
+        f"{caller} is patched, and {function.__name__}, which it calls, is not: it is that of "
+        f"{function.__code__.co_filename}. On several ranks each would do alone what one rank must "
+        "do. Run `robomimic-ddp apply` on that package, too, or start the script with "
+        "`robomimic-ddp run`, which edits both in memory.",
+        quiet=env.read_launch_env().rank > 0,
+    )
 
 
 def own_batch_mean(module: str) -> str | None:

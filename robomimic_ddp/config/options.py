@@ -82,8 +82,9 @@ class Options:
     preset: str = _option(
         "fast",
         "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: its own "
-        "arithmetic, to the bit on one rank; `max`: `fast`, and what of `precision=bf16`, "
-        "`compile=true` (both on GPUs that have it) and `comm=bf16` (between ranks) was left open.",
+        "arithmetic and settings, on one rank to the bit wherever the host repeats its bits; "
+        "`max`: `fast`, matrix products in TF32, and what of `precision=bf16`, `compile=true` (all "
+        "on GPUs that have it) and `comm=bf16` (between ranks) was left open.",
         ("fast", "safe", "max"),
     )
     precision: str = _option(

@@ -17,7 +17,13 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import early_failure, env
 from robomimic_ddp.distributed import group, known_errors, quiet_streams, signals, watchdog
-from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
+from robomimic_ddp.errors import (
+    EXIT_REFUSED,
+    LateRankError,
+    RobomimicDDPError,
+    Stopped,
+    UnpatchedScript,
+)
 from robomimic_ddp.terminal import print_clean
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -119,6 +125,10 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         if error.code not in (None, 0):
             watchdog.first_to_fail()
             get_error_handler().record_exception(error)
+            if isinstance(error, UnpatchedScript) and launch.rank > 0:
+                _wait_for_launcher(_SAME_SECONDS)  # the main rank prints the message
+            if launch.launched:
+                _end_with(error.code)
         return
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
@@ -221,11 +231,20 @@ def _log(text: str) -> None:
         file.flush()
 
 
+def _end_with(code: Any) -> NoReturn:
+    """Ends the process as SystemExit(code) does."""
+    if not isinstance(code, int):
+        _show(str(code))
+    _end(code if isinstance(code, int) else EXIT_REFUSED)
+
+
 def _end(code: int) -> NoReturn:
-    """Ends the process at once: interpreter shutdown could wait for other ranks."""
+    """Ends the process at once: interpreter shutdown could wait for other ranks, and functions
+    that are called then could end it with 0, as Isaac Sim's does.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if group.is_initialized():
+    if group.is_initialized() or (_entered and _entered[-1].launched):
         group.exit_with_workers(code)
     sys.exit(code)
 

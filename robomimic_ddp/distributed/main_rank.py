@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from robomimic_ddp.config import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
@@ -61,6 +62,20 @@ def _error_telegram(error: BaseException) -> bytes:
     except Exception:
         message = f"the main rank failed with {type(error).__name__}: {error}\n{text}"
         return pickle.dumps((None, RobomimicDDPError(message), text))
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Collective: decorates a function of the host's that writes files: called on the main rank
+    only; its value, or error, on every rank. Raises UnpatchedScript on ranks that have not met.
+    """
+
+    @functools.wraps(function)
+    def call_once(*args: Any, **kwargs: Any) -> Any:
+        if not group.is_initialized():
+            host_edits.require_one_rank(function.__name__, sys._getframe(1).f_code)
+        return on_main(function, *args, **kwargs)
+
+    return call_once
 
 
 def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:

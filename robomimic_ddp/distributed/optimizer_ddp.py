@@ -43,8 +43,6 @@ class _Parameters(nn.Module):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
         self.trained = nn.ParameterList(parameters)
-        # Where each pass uses every parameter, torch's C++ prints a warning that nothing filters.
-        self.never_used = nn.Parameter(torch.zeros_like(parameters[0].detach().flatten()[:1]))
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
@@ -113,7 +111,7 @@ class OptimizerDDP:
         self._is_prepared = True
         self.training_forwards += 1
         if self.parallel is not None:
-            return self.parallel(loss)
+            return _with_filtered_warnings(lambda: self.parallel(loss))
         loss = loss.view_as(loss)  # passes of what the loss was computed with call no hook of it
         loss.register_hook(self._average_at_end)
         return loss
@@ -183,6 +181,16 @@ class OptimizerDDP:
             "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
             "net(...)."
         )
+
+
+def _with_filtered_warnings(call: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return what `call` does. Where a pass uses every parameter, torch's C++ warns, past Python's
+    filters (`parallel.without_false_alarms`) unless a function of torch's own, as here, calls it.
+    A parameter that no pass uses would silence it as well, and cost a wait for the GPU each time.
+    """
+    results = []
+    torch.zeros(1).apply_(lambda value: results.append(call()) or value)
+    return results[0]
 
 
 def build(algo: Any, options: Any, undo: ExitStack) -> None:

@@ -203,9 +203,12 @@ def parallelise(
 
 @contextmanager
 def without_false_alarms() -> Iterator[None]:
-    """For the block: no warning of gradients that have the memory layout of DDP's buckets."""
+    """For the block: no warning of gradients that have the memory layout of DDP's buckets, or of a
+    pass that uses every parameter where later ones may not.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _SAME_MEMORY, UserWarning)
+        for message in (_SAME_MEMORY, "find_unused_parameters=True was specified"):
+            warnings.filterwarnings("ignore", message, UserWarning)
         yield
 
 

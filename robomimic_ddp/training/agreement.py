@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from typing import Any
 
 from robomimic_ddp import verify
-from robomimic_ddp.config import host_edits, tree
+from robomimic_ddp.config import env, host_edits, machine, tree
+from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.monitoring import node_messages
 from robomimic_ddp.training import run as _run
 
 _NODE_LOCAL_KEYS = {
@@ -18,6 +22,24 @@ _NODE_LOCAL_KEYS = {
     "train.output_dir",
     "experiment.ckpt_path",
 }
+
+
+def join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
+    """Collective: enters the process group, compares the job, and returns the settings for this
+    node.
+    """
+    restarts, patience = launch.restart_count, run.plan.timeout_seconds
+    joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
+    stack.enter_context(joined)
+    require_all_seams(run.config)
+    cores_of_node = group.cores_of_node()
+    cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
+    of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
+    settings = run.settings.on_node(plan_of(of_node), cores)
+    run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
+    run.output.node_messages.joined(restarts)
+    require_same_job(run)
+    return settings
 
 
 def require_all_seams(config: Any) -> None:

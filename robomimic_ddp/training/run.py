@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,8 @@ class Run:
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     progress: Progress = field(default_factory=Progress)
     output: Output = field(default_factory=Output, repr=False)
+    begun_in_main: AbstractContextManager | None = None
+    """What ends a run that the host's `main()` has begun, until its `train()` takes it over."""
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""

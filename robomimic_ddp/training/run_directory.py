@@ -14,13 +14,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env, host_edits
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group, main_rank, watchdog
+from robomimic_ddp.distributed import entry_point, group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import resume, run_inputs
+from robomimic_ddp.training import resume, run_inputs, session
 from robomimic_ddp.training import run as _run
 
 _NAMES_TRIED = 5
@@ -63,6 +65,26 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             run.output.start_heartbeat(directory, run.plan)
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths
+
+    wrapped.is_run_directory = True  # how `begin_run` recognises a patched host
+    return wrapped
+
+
+def begin_run(get_exp_dir: Callable) -> Callable:
+    """Collective: wraps `get_exp_dir` where the host's `main()` calls it, before `train()`: the run
+    begins here, and `train()` takes it over.
+    """
+
+    @functools.wraps(get_exp_dir)
+    def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if env.read_launch_env().world_size > 1:
+            host_edits.require_patched_directory(get_exp_dir)
+        begun = session.begun(config, bool(config.train.cuda) and torch.cuda.is_available())
+        run = begun.__enter__()
+        run.begun_in_main = begun
+        with entry_point.at_once(run.output.end):
+            run_inputs.check_inputs(config, run.resume.by_host, run.options.trust_checkpoint)
+            return get_exp_dir(config, *args, **kwargs)
 
     return wrapped
 

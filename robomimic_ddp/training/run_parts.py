@@ -43,6 +43,8 @@ class Resume:
 
     source: FoundRun | None = None
     """The directory of the resumed run."""
+    by_host: bool = False
+    """Whether the host resumes by itself, from its own checkpoint."""
     config_before: bytes | None = None
     """Main rank: the config.json of that run, before the host overwrites it."""
     saved: dict[str, Any] | None = None

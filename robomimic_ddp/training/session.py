@@ -18,7 +18,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ from robomimic_ddp.distributed import (
     torch_arguments,
     watchdog,
 )
-from robomimic_ddp.monitoring import debug, node_messages, progress_bar
+from robomimic_ddp.monitoring import debug, progress_bar
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs
 from robomimic_ddp.training import run as _run
@@ -70,20 +69,21 @@ def distributed(train: Callable) -> Callable:
         config = call.arguments.get("config", next(iter(call.arguments.values())))
         device = torch.device(call.arguments.get("device", "cpu"))
         can_resume = _has_flag(signature, call.arguments, "resume")
-        requested = call.arguments.get("resume")
-        asks_to_resume = can_resume and bool(requested)
-        ckpt_path = config.experiment.get("ckpt_path", None)
-        fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
         if env.read_launch_env().world_size > 1:
             host_edits.require_patched_epoch(train)
-        host_config_check.require_possible(config)
-        started = start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry_point.at_once(run.output.end):
+        with ExitStack() as stack:
+            run = _run.current()
+            if run is not None and run.begun_in_main is not None:
+                stack.push(run.begun_in_main)
+                run.begun_in_main = None
+            else:
+                asked = call.arguments.get("resume"), can_resume
+                run = stack.enter_context(begun(config, device.type == "cuda", *asked))
+            stack.enter_context(entry_point.at_once(run.output.end))
             device = _use_device(run, device)
             if "device" in call.arguments:
                 call.arguments["device"] = device
-            run.print_beginning()
-            host_resumes = resume.decide(config, run, asks_to_resume, can_resume)
+            host_resumes = run.resume.by_host
             if can_resume:
                 call.arguments["resume"] = host_resumes
             with (
@@ -110,6 +110,24 @@ def _has_flag(signature: inspect.Signature, arguments: Mapping[str, Any], name: 
 
 
 @contextmanager
+def begun(
+    config: Any, use_cuda: bool, requested: Any = None, can_resume: bool = False
+) -> Iterator[_run.Run]:
+    """Collective: a run that has been announced and knows which run it resumes. requested: the
+    host's `resume`, which is a flag if it `can_resume`, else a checkpoint or None.
+    """
+    host_config_check.require_possible(config)
+    asks_to_resume = can_resume and bool(requested)
+    ckpt_path = config.experiment.get("ckpt_path", None)
+    fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
+    with start(config, use_cuda, fine_tuning) as run:
+        with entry_point.at_once(run.output.end):
+            run.print_beginning()
+            run.resume.by_host = resume.decide(config, run, asks_to_resume, can_resume)
+        yield run
+
+
+@contextmanager
 def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_run.Run]:
     """Collective under a launcher: plans the run and joins the process group; leaves it at the end.
 
@@ -127,7 +145,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
             with ExitStack() as stack:
                 stack.enter_context(rng.deterministic_algorithms(run.options.deterministic))
                 if run.plan.mode in ("ddp", "fsdp"):
-                    run.settings = _join(run, launch, plan_of, stack)
+                    run.settings = agreement.join(run, launch, plan_of, stack)
                 if not group.is_main():
                     stack.enter_context(progress_bar.without_bars())
                 stack.enter_context(run.undo)
@@ -159,22 +177,6 @@ def _planner(
         fsdp_lacks=lacks,
         epoch_steps=tree.at(config, "experiment.epoch_every_n_steps"),
     )
-
-
-def _join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
-    """Collective: enter the process group, compare the job, return the settings for this node."""
-    restarts, patience = launch.restart_count, run.plan.timeout_seconds
-    joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
-    stack.enter_context(joined)
-    agreement.require_all_seams(run.config)
-    cores_of_node = group.cores_of_node()
-    cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
-    of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
-    settings = run.settings.on_node(plan_of(of_node), cores)
-    run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
-    run.output.node_messages.joined(restarts)
-    agreement.require_same_job(run)
-    return settings
 
 
 # Build

@@ -74,8 +74,10 @@ ON_CUDA = (
     Variant(HOST),
     Variant(OURS),
     Variant(OURS, {"mode": "ddp"}),  # NCCL, with one rank
+    Variant(OURS, {"preset": "max", "precision": "fp32", "compile": "false"}),  # TF32
     Variant(OURS, {"precision": "bf16"}),
     Variant(OURS, {"precision": "bf16", "compile": "true"}),
+    Variant(OURS, {"precision": "bf16", "compile": "reduce-overhead"}),
 )
 
 

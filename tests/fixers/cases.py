@@ -14,6 +14,15 @@ OCTO = "from octo.data.dataset import make_interleaved_dataset\n"
 JSON = "import json\nfrom omegaconf import OmegaConf\n"
 LOOP = "    for epoch in range(2):\n        run_epoch(model, epoch)\n"
 TENSORS = "import robomimic.utils.tensor_utils as TensorUtils\n"
+LAUNCHER = "from isaaclab.app import AppLauncher\n"
+UTILS = "import h5py\nimport shutil\nimport robomimic.utils.train_utils as TrainUtils\n"
+MAIN = "def main(args):\n"
+DIRECTORY = "    log_dir, *_ = TrainUtils.get_exp_dir(config)\n"
+SCALE = "    config.train.data = scale(config, log_dir)\n"
+
+
+def writer(line: str) -> str:
+    return f"def scale(config, log_dir):\n    {line}\n\n\n"
 
 
 def device(made: str) -> str:
@@ -388,6 +397,27 @@ def train(config, device):
         f"{LOADER}@@\n{TRAIN}    train_loader = DataLoader(trainset)\n"
         "    valid_loader = <<DataLoader|DDPUtils.valid_loader>>(validset)\n",
     ],
+    "begin_run": [
+        f"{UTILS}@@\n\n{MAIN}    log_dir, *_ = <<TrainUtils.get_exp_dir|"
+        "DDPUtils.begin_run(TrainUtils.get_exp_dir)>>(config, auto_remove_exp_dir=True)\n",
+        "from robomimic.utils.train_utils import get_exp_dir\n@@\n\n"
+        f"{MAIN}    paths = <<get_exp_dir|DDPUtils.begin_run(get_exp_dir)>>(config)\n",
+    ],
+    "once": [
+        f"{UTILS}@@\n\n<<|@DDPUtils.once\n>>{writer(line)}{MAIN}{DIRECTORY}{SCALE}"
+        for line in (
+            "shutil.copyfile(config.train.data, scaled)",
+            'h5py.File(scaled, "r+")',
+            'h5py.File(scaled, mode="w")',
+            'open(scaled, "a")',
+        )
+    ],
+    "simulator": [
+        f"{LAUNCHER}@@\nlauncher = AppLauncher(headless=True<<|, distributed=True>>)\n",
+        f"{LAUNCHER}@@\nAppLauncher(<<|distributed=True>>)\n",
+        "from omni.isaac.lab.app import AppLauncher as Start\n@@\n"
+        "# AppLauncher(\nStart(headless=True<<|, distributed=True>>).app\n",
+    ],
 }
 
 UNTOUCHED = {
@@ -547,9 +577,25 @@ def make(params, lr):
         line: f"{LOADER}{TRAIN}    {line}\n"
         for line in ("train_loader = DataLoader(dataset=trainset)", "valid_loader = None")
     },
+    "begin_run": {
+        "train makes it": f"{UTILS}{TRAIN}{DIRECTORY}{MAIN}    train(config, device)\n",
+    },
+    "once": {
+        "reads": UTILS + writer('h5py.File(path, "r")') + MAIN + DIRECTORY + SCALE,
+        "is not called": UTILS + writer('open(path, "w")') + MAIN + DIRECTORY,
+        "no directory": UTILS + writer('open(path, "w")') + MAIN + SCALE + "# get_exp_dir\n",
+        "trains": f"{UTILS}{TRAIN}    open(path, 'w')\n{LOOP}{MAIN}{DIRECTORY}    train(1, 2)\n",
+    },
+    "simulator": {
+        "by itself": f"{LAUNCHER}AppLauncher(headless=True, distributed=True)\n",
+        "another": "from mine import AppLauncher\nAppLauncher(headless=True)\n",
+        "its arguments": f"{LAUNCHER}AppLauncher.add_app_launcher_args(x)  # AppLauncher(\n",
+    },
 }
 
 UNRECOGNISED = {
+    "once": [(UTILS + writer('open(path, "w")') + MAIN + SCALE + DIRECTORY, 9)],
+    "simulator": [(f"{LAUNCHER}AppLauncher(arguments)\n", 2)],
     "atomic_save": [
         (f"import torch\n{SAVE}    torch.save({arguments})\n", 3)
         for arguments in ("params, f=path", "params, path, pickle", "*both")

@@ -105,7 +105,7 @@ def use_host(host: str) -> None:
     )
 
 
-def build(settings: str) -> SimpleNamespace:
+def build(settings: str, device: str = "cpu") -> SimpleNamespace:
     """What the host's train() builds, in its order: seeds, datasets, loader arguments, model."""
     import robomimic.utils.file_utils as FileUtils
     import robomimic.utils.obs_utils as ObsUtils
@@ -137,7 +137,7 @@ def build(settings: str) -> SimpleNamespace:
         config,
         obs_key_shapes=shapes["all_shapes"],
         ac_dim=shapes["ac_dim"],
-        device=torch.device("cpu"),
+        device=torch.device(device),
     )
     return SimpleNamespace(
         config=config,

@@ -40,7 +40,7 @@ def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
         variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log")}
         variables = {"CUDA_VISIBLE_DEVICES": "0,1", **variables, **(added or {})}
         words = ["tests.pretend_cuda.job", module, *arguments]
-        result = start(host_copy, *words, added=variables, timeout=350.0)
+        result = start(host_copy, *words, added=variables, timeout=500.0)
         return result, read(logs)
 
     return run

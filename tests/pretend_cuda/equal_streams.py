@@ -1,7 +1,11 @@
-"""Seeds one generator alike on two ranks, each in turn, and prints which one `verify` names."""
+"""Seeds one generator alike on two ranks, each in turn, prints which one `verify` names, and has
+the ledger note a draw of the CPU's and the GPU's.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 
 import numpy as np
@@ -11,6 +15,7 @@ from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.verify.comparison import Evidence
 from robomimic_ddp.verify.rng_state import Streams
+from tests.pretend_cuda.ledger import Ledger
 
 OTHER = torch.device("cuda", 1)
 
@@ -37,10 +42,16 @@ def main() -> None:
     """Collective: of two ranks that both see two GPUs and use the first."""
     torch.cuda.set_device(0)
     torch.cuda.init()
+    mark = ctypes.CDLL(None).pretend_mark
+    mark(b"rank " + os.environ["RANK"].encode())
     with group.process_group("gloo", 60.0):
         for what, seed in SEEDED.items():
             rng.seed(7, group.rank())
             seed()
+            mark(b"training")
+            with Ledger():
+                torch.randn(3)
+                torch.rand(3, device="cuda")
             try:
                 Evidence("here", different=Streams.now().different()).require()
                 message = "nothing"

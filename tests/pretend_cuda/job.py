@@ -1,5 +1,5 @@
-"""Runs modules on the pretend GPUs, one after the other in this process, and marks trainings and
-their steps in this process's log.
+"""Runs modules on the pretend GPUs, one after the other in this process, and marks trainings, their
+steps and what is drawn in them in this process's log.
 
 torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json [then MODULE ...]
 """
@@ -27,24 +27,45 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
     # Only now: torch counts the GPUs when it is imported.
     import torch
+    from robomimic.algo.cql import CQL
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
     from robomimic_ddp.distributed import comm_hooks
+    from robomimic_ddp.training import run
     from robomimic_ddp.training.step import compile
     from robomimic_ddp.verify import drawn_numbers
+    from tests.pretend_cuda import ledger
 
     comm_hooks.POWERSGD_START = 3
     drawn_numbers._tell = lambda _: False  # kernels are pretended: a draw is what the memory held
     torch.backends.cudnn.enabled = False  # it is not pretended
-    compile.BACKEND = "aot_eager"  # nor are Triton's kernels
-    train_on_batch = DiffusionPolicyUNet.train_on_batch
+    compile.BACKEND = "aot_eager"  # Inductor: tests/pretend_cuda/compiled.py
 
-    @functools.wraps(train_on_batch)
-    def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
-        mark(b"validation" if validate else b"step")
-        return train_on_batch(model, batch, epoch, validate)
+    def mark_steps(algorithm: Any) -> None:
+        train_on_batch = algorithm.train_on_batch
 
-    DiffusionPolicyUNet.train_on_batch = marked
+        @functools.wraps(train_on_batch)
+        def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
+            mark(b"validation" if validate else b"step")
+            current = run.current()
+            if not validate:  # ranks validate on unequal numbers of batches
+                ledger.note_all("before a step")
+            if validate or current is None or current.options.compile != "false":
+                return train_on_batch(model, batch, epoch, validate)  # a mode stops dynamo
+            with ledger.Ledger():
+                return train_on_batch(model, batch, epoch, validate)
+
+        algorithm.train_on_batch = marked
+
+    for algorithm in (DiffusionPolicyUNet, CQL):
+        mark_steps(algorithm)
+    powersgd = comm_hooks.powerSGD_hook.powerSGD_hook
+
+    def draws_alike(*bucket: Any) -> Any:
+        with ledger.paused():
+            return powersgd(*bucket)
+
+    comm_hooks.powerSGD_hook.powerSGD_hook = draws_alike
     mark(b"rank " + os.environ.get("RANK", "0").encode())
     words = sys.argv[1:]
     importlib.invalidate_caches()

@@ -9,10 +9,11 @@ from pathlib import Path
 @dataclass
 class Training:
     """`nccl`: calls in order. `waits`: how often the process waited for the GPU between the
-    beginnings of two training steps that follow each other.
+    beginnings of two training steps that follow each other. `draws`: tests/pretend_cuda/ledger.py.
     """
 
     nccl: list[str] = field(default_factory=list)
+    draws: list[str] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
 
 
@@ -44,6 +45,8 @@ def _process(path: Path) -> Process:
             waits += 1
         elif kind == "mark" and text.startswith("rank "):
             process.rank = int(text.split()[1])
+        elif kind == "mark" and text.startswith("draw "):
+            process.trainings[-1].draws.append(text.partition(" ")[2])
         elif kind == "mark" and text == "training":
             process.trainings.append(Training())
             waits = None

@@ -88,6 +88,7 @@ static struct block find(const void *pointer) {
     return found;
 }
 
+EXPORT int pretend_knows(const void *pointer) { return find(pointer).start != NULL; }
 EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *told, const void *pointer) {
     struct block found = find(pointer);
     memset(told, 0, sizeof *told);

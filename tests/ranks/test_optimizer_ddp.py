@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -364,6 +365,31 @@ def test_an_algorithm_whose_optimizers_are_not_found_is_named():
     algo.optimizers = {}
     (only,) = structure.uncovered(algo)
     assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
+
+
+def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
+    """Whether DDP has more parameters than the optimizer; what torch warns of."""
+    algo, before = make_algo(), torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    with ExitStack() as undo, warnings.catch_warnings(record=True) as heard:
+        undo.callback(torch.set_warn_always, before)
+        warnings.simplefilter("always")
+        if filtered:
+            undo.enter_context(parallel.without_false_alarms())
+        build(algo, undo, DDP)
+        step(algo, torch.ones(2, 4, dtype=torch.float64))
+        more = any(
+            len([*averaging.parallel.parameters()]) > len(averaging.reduced)
+            for averaging in optimizer_ddp.among(algo)
+        )
+    words = {str(one.message) for one in heard if issubclass(one.category, UserWarning)}
+    return more, {text[:23] for text in words if "find_unused" in text or "bucket" in text}
+
+
+def test_a_pass_that_uses_every_parameter_warns_through_python_alone(ranks):
+    """A parameter that no pass uses would make DDP wait for the GPU in each."""
+    assert ranks.run(warnings_of_torch, False) == [(False, {"find_unused_parameters="})] * 2
+    assert ranks.run(warnings_of_torch, True) == [(False, set())] * 2
 
 
 def beside_a_parallel_net() -> tuple:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.config.settings import Settings
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.training.step import backprop, compile, precision
-from robomimic_ddp.training.step.presets import added_by_max, with_preset
+from robomimic_ddp.training.step import backprop, compile, precision, presets
+from robomimic_ddp.training.step.presets import added_by_max, prepare, with_preset
 from tests.versions import NEEDS_CPU_FP16
 
 
@@ -235,3 +236,22 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         "MiB or more), precision (set to fp16)"
     )
     assert added_by_max(filled(resolve(), placed("cpu", True))) is None
+
+
+@pytest.mark.parametrize("preset, expected", [("safe", "no"), ("fast", "no"), ("max", "yes")])
+def test_tf32_is_named_and_only_max_adds_products(preset, expected, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(presets, "_device", lambda _: torch.device("cuda:0"))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # as the host
+    model = SimpleNamespace(nets=nn.ModuleDict({"net": nn.Linear(2, 2)}))
+    with ExitStack() as undo:
+        line = prepare(model, Options(preset=preset), [model.nets["net"]], undo).line
+        assert f"TF32: convolutions yes, matrix products {expected}" in line
+        assert ("as the host has it" in line) is (preset != "max")
+        assert "algorithms of convolutions: measured, may differ between runs" in line
+        assert torch.backends.cuda.matmul.allow_tf32 is (preset == "max")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    with ExitStack() as undo:
+        assert "TF32" not in prepare(model, Options(preset=preset), [], undo).line

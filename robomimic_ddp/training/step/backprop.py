@@ -1,7 +1,7 @@
 """The host's `backprop_for_loss`, called for a part of a step, without a read-back per parameter.
 
 The host asks each gradient for its norm with `.item()`: on a GPU the program waits once for every
-tensor. Here norms are added up on the device and read once, after the optimizer's step.
+tensor. Here norms are added up on the device and read once, with the loss, for the step's log.
 """
 
 from __future__ import annotations
@@ -134,10 +134,11 @@ def update(
     max_grad_norm: float | None = None,
     retain_graph: bool = False,
     scaler: Any = None,
-) -> float:
+) -> float | torch.Tensor:
     """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
-    clipping to `max_grad_norm`. Collective where gradients are sharded. `scaler`: torch's
-    GradScaler, which leaves a step out where a gradient has overflowed.
+    clipping to `max_grad_norm`; on a GPU a tensor, which `logged` reads. Collective where
+    gradients are sharded. `scaler`: torch's GradScaler, which leaves a step out where a gradient
+    has overflowed.
     """
     optim.zero_grad(set_to_none=True)
     (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
@@ -154,4 +155,15 @@ def update(
     else:
         scaler.step(optim)
         scaler.update()
-    return total.item()
+    return total.item() if total.device.type == "cpu" else total
+
+
+def logged(host: Callable, info: Any, *args: Any, **kwargs: Any) -> Any:
+    """The host's log of a step, `host(info)`, with numbers for what `update` left on the GPU: by
+    now averages and schedules are launched, too.
+    """
+    log = host(info, *args, **kwargs)
+    for name, value in log.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            log[name] = value.item()
+    return log

@@ -1,6 +1,7 @@
 """Mixed precision: parallel nets compute in bf16 or fp16 under autocast and return fp32.
 
-Weights, the loss, the optimizer and the averaged copy stay in fp32.
+Weights, the loss, the optimizer and the averaged copy stay in fp32, which GPUs may multiply as TF32
+(10 bits of mantissa): torch's default is yes in convolutions, no in matrix products.
 """
 
 from __future__ import annotations
@@ -74,6 +75,23 @@ def make_scaler(precision: str, device: torch.device | str) -> Any:
     if not hasattr(torch.amp, "GradScaler"):
         return torch.cuda.amp.GradScaler()
     return torch.amp.GradScaler(torch.device(device).type)
+
+
+def products_in_tf32(undo: ExitStack) -> None:
+    """Let fp32 matrix products be computed in TF32 until `undo` is closed."""
+    undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    torch.set_float32_matmul_precision("high")
+
+
+def tf32() -> str:
+    """Return the plan's words on what this process computes in TF32."""
+    products = torch.get_float32_matmul_precision() != "highest"
+    try:
+        convolutions = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # torch refuses where the host uses its newer settings, one a layer
+        return "as the host has set it"
+    computed = {"convolutions": convolutions, "matrix products": products}
+    return ", ".join(f"{what} {'yes' if is_on else 'no'}" for what, is_on in computed.items())
 
 
 def why_not(precision: str, device: torch.device | str) -> str | None:

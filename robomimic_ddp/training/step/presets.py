@@ -14,6 +14,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.settings import PRESET, Settings
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     backprop,
@@ -31,6 +32,7 @@ from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
 _BF16_CAPABILITY = (8, 0)
+"""From here on GPUs compute in bf16 and TF32."""
 _TORCHS_BUCKET_MB = 25
 _ONLY_WITH_NETS = {
     "static_graph": True,
@@ -72,7 +74,7 @@ def _bucket_mb(options: Options) -> float:
     return options.kwargs.get("bucket_cap_mb", _TORCHS_BUCKET_MB)
 
 
-def _computes_in_bf16(device: str) -> bool:
+def _computes_in_bf16(device: str | torch.device) -> bool:
     """Return whether the GPU does; torch counts older ones, too, which only emulate it."""
     if torch.version.hip is not None:
         return True
@@ -135,11 +137,14 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         update = backprop.update if done["gradient norm read once"] else None
         changes = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({changes or 'nothing that is known here to change'})"
+    line += _tf32(options, nets, undo)
     if options.precision != "fp32":
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
             update = partial(backprop.update, scaler=scaler)
+    if update is not None and torch.device(_device(nets)).type != "cpu":
+        undo.enter_context(step_hooks.installed(model, methods={"log_info": backprop.logged}))
     line += _on_forward(options, nets, undo)
     owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
     by_optimizer = group.world_size() > 1 and any(
@@ -151,6 +156,18 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
     return Prepared(line + normalised, scaler)
+
+
+def _tf32(options: Options, nets: list, undo: ExitStack) -> str:
+    """Have preset `max` compute products in TF32; what the plan's line says of it."""
+    device = torch.device(_device(nets))
+    if device.type != "cuda" or torch.version.hip or not _computes_in_bf16(device):
+        return ""
+    if options.preset == "max":
+        precision.products_in_tf32(undo)
+    source = "" if options.preset == "max" else ", as the host has it"
+    benchmark = "measured, may differ between runs" if torch.backends.cudnn.benchmark else "fixed"
+    return f"; TF32: {precision.tf32()}{source}; algorithms of convolutions: {benchmark}"
 
 
 def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:

@@ -1,0 +1,21 @@
+"""One message averages an optimizer's gradients without reading from the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp.distributed.flat_mean import FlatMean
+
+
+def test_only_an_absent_gradient_is_looked_for_on_other_ranks():
+    """Tensors of the meta device have no numbers: reading one is an error."""
+    net = nn.Linear(2, 3, device="meta")
+    net(torch.empty(4, 2, device="meta")).sum().backward()
+    mean = FlatMean("policy", [*net.parameters()])
+    mean.average()
+    assert net.weight.grad.shape == (3, 2) and net.weight.grad.device.type == "meta"
+    net.bias.grad = None
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+        mean.average()

@@ -1,0 +1,108 @@
+"""Train scripts outside packages: found by file and by folder, over an installed robomimic."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from robomimic_ddp.errors import UsageError
+from robomimic_ddp.patches import engine, registry
+from robomimic_ddp.patches.host.scripts import find_host, script_host
+from tests.isaac_host import PLACE, SCRIPT, write_checkout
+from tests.patches.support import run_command, snapshot, write_host
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    write_checkout(tmp_path / "checkout")
+    return tmp_path / "checkout"
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The package folder of an importable robomimic."""
+    package = write_host(tmp_path / "lib" / "site-packages")
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    monkeypatch.syspath_prepend(package.parent)
+    return package
+
+
+def test_a_script_is_found_by_its_file_and_by_a_folder_around_it(checkout):
+    script = checkout / PLACE
+    for path in (script, script.parent, checkout):
+        host = find_host(str(path))
+        assert (host.package, host.scripts, host.name) == (script.parent, ("train.py",), "train.py")
+
+
+def test_a_package_below_a_folder_comes_first(checkout, tmp_path):
+    package = write_host(checkout)
+    assert find_host(str(checkout)).package == package
+    assert script_host(package / "scripts/train.py") is None
+    assert find_host(str(checkout / PLACE)).scripts == ("train.py",)
+
+
+def test_scripts_of_one_folder_are_one_host(checkout):
+    (checkout / PLACE).with_name("train_again.py").write_text(SCRIPT)
+    assert find_host(str(checkout)).scripts == ("train.py", "train_again.py")
+
+
+@pytest.mark.bad_input
+def test_scripts_in_several_folders_are_listed(checkout):
+    (checkout / "old").mkdir()
+    (checkout / "old/train.py").write_text(SCRIPT)
+    with pytest.raises(UsageError, match="several folders; give one of them") as caught:
+        find_host(str(checkout))
+    assert str(checkout / PLACE) in str(caught.value)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "text",
+    ["import robomimic\n", "def run_epoch(model):\n    import robomimic\n", "run_epoch(1)\n"],
+)
+def test_another_file_is_refused(tmp_path, text):
+    (tmp_path / "tool.py").write_text(text)
+    with pytest.raises(UsageError, match="is a file; give the folder of the repository, or a"):
+        find_host(str(tmp_path / "tool.py"))
+
+
+def test_only_the_edits_of_train_scripts_are_looked_for(checkout, installed):
+    fixers = registry.select()
+    examination = engine.examine(find_host(str(checkout)), fixers)
+    assert not examination.blocked, examination.problems
+    assert {finding.fixer.files for finding in examination.findings} == {("scripts/train*.py",)}
+    (patch,) = examination.patches
+    for line in ("DDPUtils.begin_run(TrainUtils.get_exp_dir)(config)", "@DDPUtils.once\ndef scale"):
+        assert line in patch.after.decode()
+    head = patch.after.decode().partition("import torch")[0]
+    assert head.index("AppLauncher(headless=True, distributed=True)") < head.index("robomimic_ddp")
+    assert engine.confirm(examination, fixers).state == "patched"
+
+
+@pytest.mark.bad_input
+def test_without_an_installed_robomimic_it_says_which_python_to_use(checkout, monkeypatch):
+    monkeypatch.setattr("robomimic_ddp.patches.host.hosts.importlib.util.find_spec", lambda _: None)
+    examination = engine.examine(find_host(str(checkout)), registry.select())
+    assert any(
+        "train.py is built on robomimic" in item.outcome.why for item in examination.problems
+    )
+
+
+def test_the_commands_say_that_robomimic_has_edits_of_its_own(checkout, installed):
+    before = snapshot(checkout)
+
+    def ddp(*words):
+        done = run_command(*words, paths=(installed.parent,))
+        return done.returncode, " ".join(done.stdout.split())
+
+    code, text = ddp("status", str(checkout))
+    assert code == 0 and "one starts on each rank, on its GPU" in text
+    code, text = ddp("apply", str(checkout))
+    assert code == 0 and "1 file edited" in text
+    assert f"train.py is built on the robomimic in {installed}" in text
+    assert f"robomimic-ddp apply {installed}; or train with robomimic-ddp run" in text
+    assert json.loads(run_command("status", "--json", str(checkout)).stdout)["files_in_record"]
+    assert ddp("revert", str(checkout / PLACE))[0] == 0
+    assert snapshot(checkout) == before

@@ -1,0 +1,47 @@
+"""What `ddp.compile` makes of the diffusion policy's two nets on a GPU, as far as a machine without
+one can tell: Inductor's code for an sm_90, and how a compiled step waits.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.hosts import python, require_clean
+from tests.pretend_cuda.compiled import STEPS
+from tests.pretend_cuda.log import read
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+CASES = [
+    ("reduce-overhead", "diffusion_policy_crops", "none"),
+    pytest.param("true", "diffusion_policy_images", "none", marks=pytest.mark.slow),
+    pytest.param("true", "diffusion_policy_crops", "triton", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("kind, variant, triton", CASES)
+def test_two_nets_are_whole_graphs_on_the_gpu(
+    gpus, host_copy, config_file, tmp_path, kind, variant, triton
+):
+    """No graph breaks, nothing of a graph is on the CPU, all of it fits CUDA graphs, and a step
+    waits for the loss and the gradients' norm alone. Only the installed torch: the pretend CUDA
+    answers its wheel's calls.
+    """
+    config, report = config_file(variant, {"train": {"cuda": True}}), tmp_path / "report.json"
+    added = {**gpus, "PRETEND_CUDA_LOG": str(tmp_path / "log"), "CUDA_VISIBLE_DEVICES": "0"}
+    words = ("tests.pretend_cuda.compiled", report, kind, triton, config)
+    require_clean(python(host_copy, *words, added=added, timeout=800.0))
+    made = json.loads(report.read_text())
+    assert made.pop("kernels") > 50
+    assert made == {
+        "graphs": 4,  # forward and backward of both
+        "on_cpu": [],
+        "breaks": [],
+        "in_cuda_graphs": 4 if kind == "reduce-overhead" else 0,
+        "not_in_them": 0,
+    }
+    process = next(process for process in read(tmp_path) if process.rank is not None)
+    _, *compiled = process.trainings[0].waits  # the first step compiles
+    assert compiled == [2] * (STEPS - 1)
