@@ -2,7 +2,8 @@
 
 Each shows what a command prints or draws about runs on generated data, which are trained first:
 some ten minutes in all on two CPU cores. `scripts/demo.sh` makes demo.gif, and trains the run that
-curves.png shows.
+curves.png shows; `python -m scripts.bench.time_to_quality` the one of evaluate.svg and
+evaluate.png.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ SVG += """ }}
 """
 
 
-def draw_terminal(name: str, title: str, *shown: Any) -> None:
+def draw_terminal(name: str, title: str, *shown: Any, columns: int = COLUMNS) -> None:
     """Writes docs/images/`name`.svg: a terminal with what rich would print. Its text stays text, in
     the font that the reader has.
     """
     console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, highlight=False
     )
     for one in (*shown, ""):  # an empty last line, since rich cuts the feet of letters there
         console.print(one)
@@ -304,6 +305,25 @@ def draw_curves(stage: Stage) -> None:
     shrink(IMAGES / "curves.png")
 
 
+def draw_evaluate(stage: Stage) -> None:
+    """The table and the figure of an evaluation."""
+    root = CHECKOUT / "runs" / "time_to_quality" / "demo"
+    runs = [*root.glob("1_rank_1/*/*/history.jsonl")]
+    if not runs:
+        raise SystemExit("evaluate: run `python -m scripts.bench.time_to_quality` first.")
+    run = runs[0].parent
+    stage.environment = env.child_environment([str(root / "host"), str(CHECKOUT)])
+    words = ["--checkpoints", "all", "--episodes", "50"]
+    rows = stage.ours("evaluate", str(run), *words).splitlines()
+    table = rows[next(n for n, row in enumerate(rows) if row.startswith("epoch ")) :]
+    command = command_line(f"robomimic-ddp evaluate runs/reach/{STAMP} {' '.join(words)}")
+    shown = [Text(row, style=GREY if row is table[0] else "", no_wrap=True) for row in table]
+    columns = max(map(len, table))
+    draw_terminal("evaluate", "robomimic-ddp evaluate", command, "", *shown, columns=columns)
+    stage.ours("plot", str(run), "-o", str(IMAGES / "evaluate.png"))
+    shrink(IMAGES / "evaluate.png")
+
+
 def draw_sweep(stage: Stage) -> None:
     """The table and the figure of a sweep."""
     shown = stage.ours("sweep", "show", stage.sweep).splitlines()
@@ -359,6 +379,7 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "sweep": draw_sweep,
     "bench": draw_bench,
     "curves": draw_curves,
+    "evaluate": draw_evaluate,
 }
 
 

@@ -41,17 +41,17 @@ def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Ca
         episode = next(episodes, None)
         if episode is not None:
             rng.seed(*entropy, episode)
-            for number, generator in enumerate(_own_generators(env)):
+            for number, generator in enumerate(_private_generators(env)):
                 _seed_in_place(generator, *entropy, episode, number)
         return reset(*args, **kwargs)
 
     return seeded_reset
 
 
-def _own_generators(env: Any) -> Iterator[np.random.Generator]:
-    """numpy generators of an environment, or of one that it wraps as `env`: robosuite's `rng`
-    (1.5), gymnasium's `_np_random`. With a seed they would draw the same episodes on every rank,
-    and without one, others each time.
+def _private_generators(env: Any) -> Iterator[np.random.Generator]:
+    """Yield the numpy generators of an environment, and of those that it wraps as `env`:
+    robosuite's `rng` (1.5), gymnasium's `_np_random`. Seeded by the simulator they would draw the
+    same episodes on every rank, and unseeded, different ones each time.
     """
     seen: list[Any] = []
     while env is not None and not any(env is earlier for earlier in seen):
@@ -64,7 +64,7 @@ def _own_generators(env: Any) -> Iterator[np.random.Generator]:
 
 
 def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:
-    """Seeds `generator` in place, since robosuite's samplers share it."""
+    """Seed `generator` in place, since robosuite's samplers share it."""
     kind = type(generator.bit_generator)
     seed = np.random.SeedSequence([word % 2**64 for word in entropy])
     generator.bit_generator.state = kind(seed).state

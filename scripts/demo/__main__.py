@@ -35,11 +35,16 @@ STEPS = {
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
     job = Job(options.root, options.ranks, STEPS)
+
+    def make_host() -> None:
+        job.patch_host()
+        job.add_simulator()
+
     names = ("data", "evaluation.json", "policy.gif", "curves.png")
     data, evaluation, animation, curves = map(job.root.joinpath, names)
     epochs = _announced(job, options, count_written(data) == options.demonstrations)
     say(f"what each step prints is in {job.root / 'logs'}; a summary follows")
-    job.step("host", job.patch_host)
+    job.step("host", make_host)
 
     def write() -> None:
         for folder in (data, job.root / "training"):  # a training belongs to its data

@@ -19,16 +19,12 @@ import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
-from robomimic_ddp.data.rlds.schema.rotations import convert
-from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.monitoring import history
 from scripts.demo import animation
 from scripts.demo.demonstrations import LONGEST_EPISODE
+from scripts.demo.environment import FIRST_SEED, act, see
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
-
-FIRST_SEED = 2**31
-"""Demonstrations draw their simulator seeds below this (`record_episode`)."""
 
 
 def untrained(checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -97,8 +93,7 @@ class _Episode:
     def act(self, chunk: np.ndarray) -> None:
         """Carries out `chunk` [Ta, 10]: position, 6-D rotation, gripper; metres, 0 to 1."""
         for number, action in enumerate(chunk):
-            angles = convert(action[3:9], "rot_6d", "euler_xyz")
-            self.simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
+            act(self.simulator, action)
             if self.film is not None:
                 self.film.step()
             if number >= len(chunk) - self.moments.maxlen:  # others are forgotten unseen
@@ -109,9 +104,7 @@ class _Episode:
                 break
 
     def _see(self) -> dict[str, np.ndarray]:
-        seen = {**self.simulator.pictures(), **self.simulator.state()}
-        places = load_schema().observations
-        return {key: seen[places[key].feature.rpartition(".")[2]] for key in self.keys}
+        return see(self.simulator, self.keys)
 
 
 def _next_actions(policy: Any, observations: list[dict[str, np.ndarray]]) -> np.ndarray:

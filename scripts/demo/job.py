@@ -24,6 +24,14 @@ from robomimic_ddp.terminal import say
 from scripts.demo.summary import in_words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_SIMULATOR = """
+
+def get_env_class(env_meta=None, env_type=None, env=None):
+    # The demo of robomimic-ddp has one task, and its checkout is on Python's path.
+    from scripts.demo.environment import ReachEnv
+
+    return ReachEnv
+"""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN = re.compile(
     r"epoch \d+: |Epoch \d+ Rollouts|mode: |batch: |resuming |\d+ episodes are"
@@ -91,6 +99,11 @@ class Job:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(str(package), self.host / "robomimic", ignore=ignored)
         self.python("robomimic_ddp", "apply", "--with", "unet_config", self.host / "robomimic")
+
+    def add_simulator(self) -> None:
+        """Has `host` simulate the block demo's task, for `robomimic-ddp evaluate`."""
+        with open(self.host / "robomimic" / "utils" / "env_utils.py", "a") as file:
+            file.write(_SIMULATOR)
 
     def train(
         self, name: str, module: str, config: Path, arguments: Sequence[str], resume: str

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.hosts import NO_TENSORFLOW, ROOT, Result, python
+from robomimic_ddp.monitoring import evaluation
+from tests.hosts import NO_TENSORFLOW, ROOT, Host, Result, python, require_clean
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
@@ -21,6 +22,7 @@ SETTINGS = [
     f"train.batch_size={BATCH}",
     "algo.unet.down_dims=[16,32]",
     "observation.image_dim=[32,32]",
+    "experiment.env_meta_update_dict.env_kwargs.image_dim=[32,32]",
 ]
 
 
@@ -70,6 +72,20 @@ def test_the_summary_says_what_the_run_did(demo: Any) -> None:
     assert str(root / "policy.gif") in result.stdout
     with Image.open(root / "policy.gif") as picture:  # before and after, side by side
         assert picture.n_frames > 2 and picture.width > 2 * picture.height
+
+
+def test_evaluate_plays_its_checkpoints(demo: Any) -> None:
+    """The copy of the host has the demo's simulator."""
+    root, _ = demo
+    run = Path(summary_of(root)["checkpoint"]).parent
+    result = python(Host(root / "host"), "robomimic_ddp", "evaluate", run, "--episodes", 2)
+    require_clean(result)
+    (line,) = evaluation.results(run)
+    assert (line["env"], line["episodes"], line["epoch"]) == ("reach_demo", 2, EPOCHS)
+    assert 1 <= line["log"]["Horizon"] <= 70
+    assert "cannot be seeded" not in result.stdout
+    without = python(None, "robomimic_ddp", "evaluate", run, "--episodes", 3)
+    assert without.returncode == 1 and "add one to the host" in without.stderr, without
 
 
 def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:

@@ -120,8 +120,11 @@ def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     assert zero["logs"] == one["logs"] and len(zero["logs"]) == 2
     assert not set(zero["losses"]) & set(one["losses"])
     assert "each rank on its share of episodes" in result.stdout
-    kept = json.loads((run_directory(tmp_path / "runs") / "config.json").read_text())
+    run = run_directory(tmp_path / "runs")
+    kept = json.loads((run / "config.json").read_text())
     assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
+    evaluated = python(edited, "robomimic_ddp", "evaluate", run)
+    assert evaluated.returncode == 1 and "names no simulator" in evaluated.stderr, evaluated
 
 
 def test_one_process_trains_from_it_as_the_unedited_host_does(

@@ -1,7 +1,8 @@
 """A point near which a policy must stay, as a simulator that a host has added.
 
 The variable POINT_FAULT plants a fault in the first step of an episode: KIND:FILE, once, by whoever
-makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded.
+makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded; when it
+is made: display.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class PointEnv(PointSimulator):
         kind, _, file = os.environ.get("POINT_FAULT", "").partition(":")
         self.fault, self.file = kind, file
         self.resets = 0
+        if kind == "display":
+            raise ImportError("Cannot initialize a EGL device display.")  # as mujoco says it
         self.reset()
 
     def reset(self) -> dict[str, np.ndarray]:

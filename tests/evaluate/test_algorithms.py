@@ -1,4 +1,6 @@
-"""A worker acts with checkpoints of every algorithm that acts."""
+"""A worker acts with checkpoints of every algorithm, and says of those that only plan that they
+cannot act.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,15 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnvUtils, "get_env_class", lambda **_: PointEnv)
 
 
-@pytest.mark.parametrize(
-    "variant", slow_but(FAST, [name for name in VARIANTS if name not in PLANNERS])
-)
-def test_a_policy_acts(
+@pytest.mark.parametrize("variant", slow_but((*FAST, "gl"), VARIANTS))
+def test_a_policy_acts_or_says_that_it_cannot(
     variant: str, tmp_path: Path, low_dim_dataset: Path, image_dataset: Path
 ) -> None:
     path = save(tmp_path, variant, image_dataset if uses_images(variant) else low_dim_dataset)
     answer = reply(Player(), task_of(path), 600.0)
+    if variant in PLANNERS:
+        assert answer["failed"] == "episode" and "not supported by GL" in answer["text"]
+        return
     assert answer["unseeded"] is False and 1 <= answer["log"]["Horizon"] <= 3, answer
 
 

@@ -15,16 +15,17 @@ from types import SimpleNamespace
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from robomimic_ddp import cli
 from robomimic_ddp.commands import plot
 from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.commands.evaluate import record as record_of
 from robomimic_ddp.commands.evaluate.follow import Follower
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.errors import EXIT_DONE, CheckpointError
 from robomimic_ddp.monitoring import evaluation
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
-from tests.hosts import environment
+from tests.hosts import ROOT, environment, python
 
 SOON_SECONDS = 240.0
 
@@ -46,13 +47,17 @@ def test_an_ended_run_gives_its_newest_checkpoint_first_and_none_twice(tmp_path,
     cut = write(tmp_path / "models/cut.pth")
     cut.write_bytes(b"PK\3\4")
     at(99, cut)
+    gone = at(98, write(tmp_path / "models/gone.pth"))
     follower = Follower(tmp_path, None, poll=0.0)
     found = []
     for path in follower.paths():
         found.append(path.name)
         if path == cut:
             follower.failed(path, CheckpointError("it is damaged"))
-    assert found == ["e150.pth", "e100.pth", "cut.pth", "last.pth"]
+        if path == gone:
+            gone.unlink()
+            follower.failed(path, CheckpointError("it has vanished"))
+    assert found == ["e150.pth", "e100.pth", "cut.pth", "gone.pth", "last.pth"]
     assert "a checkpoint is left out: it is damaged" in capsys.readouterr().err
     size = checkpoints.signature(tmp_path, tmp_path / "models/e100.pth")
     line = {"kind": "result", "epoch": 100, "weights": "a", "env": "lift", "episodes": 3}
@@ -184,3 +189,46 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, ca
     assert (begun["id"], begun["project"], begun["resume"]) == ("abc", "lift", "allow")
     assert begun["settings"]["x_primary"] is False
     assert wandb.logged == [{"Rollout/Success_Rate/lift": 0.5, "epoch": 50}, "finished"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wandb_itself_keeps_the_results_at_their_epochs(once, tmp_path):
+    """In a separate environment: wandb brings 21 other packages."""
+
+    def install(folder: Path) -> None:
+        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "wandb"]
+        subprocess.run(words, check=True, capture_output=True, timeout=400)
+
+    added = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(once("wandb", install))]),
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+    }
+    result = python(None, "tests.evaluate.logs_to_wandb", tmp_path, cold=True, added=added)
+    assert result.returncode == 0, result
+    written = json.loads(result.stdout.splitlines()[-1])
+    assert (written["id"], written["project"]) == ("begun", "lift")
+    rows = [(row["epoch"], row["Rollout/Success_Rate/lift"]) for row in written["rows"]]
+    assert rows == [(50, 0.5), (20, 0.2)]
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (1000.0, True)])
+def test_training_that_has_died_has_ended_after_a_while(seconds, ends, tmp_path):
+    """Nobody trains in the folder, and torchrun's restart takes some time."""
+    (tmp_path / "ddp.json").write_text('{"plan": {}}')
+    beat = {"rank": 0, "world_size": 1, "pid": 1, "step": 3, "time": time.time() - seconds}
+    beat |= {"idle_seconds": 0.0, "memory": 0, "loss": None, "step_seconds": None, "epoch": 1}
+    beat |= {"host": "a", "device": "cpu", "place": None, "finished": False}
+    (tmp_path / "heartbeats").mkdir()
+    (tmp_path / "heartbeats" / "rank0.json").write_text(json.dumps(beat))
+    assert Follower(tmp_path, None)._has_ended() is ends
+    with open(tmp_path / "ddp.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not Follower(tmp_path, None)._has_ended()
+
+
+def test_following_a_run_that_has_died_plays_what_is_left_and_says_so(tmp_path, capsys):
+    (tmp_path / "ddp.json").write_text('{"plan": {}}')
+    assert cli.main(["evaluate", str(tmp_path), "--follow", "--workers", "1"]) == EXIT_DONE
+    assert "training has ended before its last epoch" in " ".join(capsys.readouterr().out.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.errors import EXIT_USAGE, CheckpointError, DataError
+from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 
 CONFIG = {
@@ -97,7 +98,7 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     odd = write(tmp_path / "odd.pth", config="[" * 10**4)
     for path in (cut, evil, saved, bare, odd, tmp_path / "gone.pth", tmp_path):
         try:
-            checkpoints.copied(tmp_path, path, folder)
+            checkpoints.copy_and_read(tmp_path, path, folder)
         except CheckpointError:
             continue
         pytest.fail(path.name)
@@ -111,7 +112,7 @@ def test_which_checkpoints_words_stand_for(tmp_path):
     write(tmp_path / "ddp_state.pth")
 
     def named(*words):
-        return [str(path.relative_to(tmp_path)) for path in checkpoints.named(tmp_path, words)]
+        return [str(path.relative_to(tmp_path)) for path in checkpoints.select(tmp_path, words)]
 
     assert named("all") == [names[1], names[0], names[2]]
     assert named("last") == [names[2]] and named("best") == [names[1]]
@@ -131,6 +132,16 @@ def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the run has last.pth" in said and "leave out --checkpoints" in said
     assert "this machine has 0 GPU(s)" in said
+
+
+@pytest.mark.bad_input
+def test_a_policy_without_a_simulator_is_refused_before_any_process(tmp_path, capsys, monkeypatch):
+    """DROID's hosts have no metadata of RLDS data."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    write(tmp_path / "last.pth", env_metadata={})
+    for words in ([], ["--follow"]):
+        assert cli.main(["evaluate", str(tmp_path), "--workers", "1", *words]) == EXIT_REFUSED
+        assert "names no simulator" in capsys.readouterr().err
 
 
 def line(path: Path, success: float, episodes: int = 10) -> dict:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.demo.demonstrations import record_episode
+from robomimic_ddp.data.rlds.schema.rotations import convert
+from scripts.demo.demonstrations import command, record_episode
 from scripts.demo.simulator import ReachSimulator
 
 
@@ -37,6 +38,34 @@ def test_the_block_is_in_the_pictures_and_nowhere_else():
     for key, picture in one.pictures().items():
         assert picture.shape == (180, 320, 3) and picture.dtype == np.uint8
         assert not np.array_equal(picture, two.pictures()[key]), key
+
+
+def test_an_expert_succeeds_in_the_hosts_environment(monkeypatch):
+    """By the host's interface alone, in the same episode for the same seed."""
+    import robomimic.envs.wrappers as EnvWrappers
+    from robomimic.utils import obs_utils
+
+    from scripts.demo.environment import FIRST_SEED, ReachEnv
+
+    camera, pose = "camera/image/varied_camera_1_left_image", "robot_state/cartesian_position"
+    keys = {camera: "rgb", pose: "low_dim"}
+    monkeypatch.setattr(obs_utils, "OBS_KEYS_TO_MODALITIES", keys)
+    env = EnvWrappers.FrameStackWrapper(ReachEnv("reach_demo", image_dim=(8, 16)), num_frames=2)
+    begins = []
+    for seed in (3, 3, 4):
+        np.random.seed(seed)
+        moment = env.reset()
+        begins.append(moment[pose][-1])
+        while not env.is_done():
+            simulator = env.env.simulator
+            goal, gripper = command(simulator, simulator.block[:2], 0.03)
+            turn = convert(goal[3:], "euler_xyz", "rot_6d")
+            moment, reward, _, _ = env.step(np.concatenate([goal[:3], turn, [gripper]]))
+        assert env.is_success() == {"task": True} and reward == 1.0
+        assert moment[camera].shape == (2, 8, 16, 3) and moment[camera].dtype == np.uint8
+    assert np.array_equal(begins[0], begins[1]) and not np.array_equal(begins[0], begins[2])
+    assert env.render(mode="rgb_array", height=24, width=32).shape == (24, 32, 3)
+    assert np.random.RandomState(0).randint(2**31, size=1000).max() < FIRST_SEED
 
 
 def reach(simulator, goal, gripper, steps=40):

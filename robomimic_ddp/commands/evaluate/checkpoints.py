@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which there are, and what one of them says of its evaluation."""
+"""The checkpoints of a run, and what each of them says about its evaluation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
-from robomimic_ddp.config import paths, tree
-from robomimic_ddp.errors import CheckpointError, UsageError
+from robomimic_ddp.config import paths, rlds_keys, tree
+from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 from robomimic_ddp.verify import digest
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
@@ -26,9 +26,9 @@ _OF_DATASETS = "lang"
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment that a policy plays in. number: its place among them, as in rollouts during
-    training; dataset: the place of its metadata in the checkpoint; env_name: another simulator's
-    name with the same metadata.
+    """An environment that a policy plays in. number: its index among them, as in rollouts during
+    training; dataset: the index of its metadata in the checkpoint; env_name: the name of another
+    simulator with the same metadata.
     """
 
     name: str
@@ -39,7 +39,9 @@ class Environment:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint. shown: its name in the run; weights: a digest of them."""
+    """A complete checkpoint. shown: its name in the run; file: its `signature`; weights: their
+    digest.
+    """
 
     shown: str
     file: tuple[str, int, int]
@@ -52,6 +54,11 @@ class Checkpoint:
         """Return a whole number of the checkpoint's config."""
         value = tree.at(self.config, key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    @property
+    def is_of_rlds(self) -> bool:
+        """Whether the policy was trained on RLDS data, which has no metadata of a simulator."""
+        return tree.at(self.config, "train.data_format") == rlds_keys.DATA_FORMAT
 
     @property
     def is_due(self) -> bool:
@@ -67,15 +74,17 @@ class Checkpoint:
 
 
 def signature(run: Path, path: Path) -> tuple[str, int, int]:
-    """Return what changes with a file: its name in the run, size and time. Raises OSError."""
+    """Return the name in the run, size and time of a file, which tell its versions apart. Raises
+    OSError.
+    """
     status = path.stat()
     name = path.relative_to(run) if run in path.parents else path
     return str(name), status.st_size, status.st_mtime_ns
 
 
 def of_run(run: Path) -> list[Path]:
-    """Return the files of all checkpoints that there are now: those of models/, the newest first,
-    and then last.pth, which often is a copy of one of them.
+    """Return the files of all present checkpoints: those of models/, the newest first, and then
+    last.pth, which often is a copy of one of them.
     """
     dated = []
     for path in (*(run / MODELS).glob("*.pth"), run / LAST):
@@ -84,32 +93,31 @@ def of_run(run: Path) -> list[Path]:
     return [path for *_, path in sorted(dated, reverse=True)]
 
 
-def named(run: Path, words: Sequence[str]) -> list[Path]:
-    """Return the files that the words of --checkpoints stand for, each once. Raises UsageError."""
-    paths_of_words = [path for word in words for path in _of_word(run, word)]
-    return list(dict.fromkeys(paths_of_words))
+def select(run: Path, words: Sequence[str]) -> list[Path]:
+    """Return the files that the words of --checkpoints select, each once. Raises UsageError."""
+    return list(dict.fromkeys(path for word in words for path in _select(run, word)))
 
 
-def _of_word(run: Path, word: str) -> list[Path]:
+def _select(run: Path, word: str) -> list[Path]:
     present = of_run(run)
     models = [path for path in present if path.name != LAST]
     if word == "all":
-        paths_of_word = present
+        selected = present
     elif word == "last":
-        paths_of_word = [path for path in present if path.name == LAST] or models[:1]
+        selected = [path for path in present if path.name == LAST] or models[:1]
     elif word == "best":
         best = [path for pattern in _BEST for path in models if path.match(pattern)]
-        paths_of_word = [path for path in (run / BEST_SUCCESS,) if path.is_file()] or best[:1]
+        selected = [path for path in (run / BEST_SUCCESS, *best[:1]) if path.is_file()][:1]
     else:
         path = paths.expanded(word)
-        paths_of_word = [path if path.exists() else run / path]
-        present = [path for path in paths_of_word if path.is_file()]
-    if not paths_of_word or not present:
+        path = path if path.exists() else run / path
+        selected = [path] if path.is_file() else []
+    if not selected:
         raise UsageError(
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
             f"or the path of a file; the run has {_names(run) or 'none yet'}."
         )
-    return [path.resolve() if path.is_symlink() else path for path in paths_of_word]
+    return [path.resolve() if path.is_symlink() else path for path in selected]
 
 
 def _names(run: Path) -> str:
@@ -117,13 +125,15 @@ def _names(run: Path) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def copied(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
+def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
     """Copy a checkpoint into `folder`, where no training replaces it, and read it.
 
-    Raises CheckpointError for one that is damaged, still being written, or has vanished.
+    Raises CheckpointError for a file that is damaged, still being written, or has vanished, and
+    DataError for a policy without a simulator.
     """
     try:
         before = signature(run, path)
+        read(before, path, with_weights=False)  # before a large file is copied
         copy = Path(shutil.copyfile(path, folder / path.name))
         after = signature(run, path)
     except OSError as error:
@@ -134,8 +144,17 @@ def copied(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
 
 
 def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> Checkpoint:
-    """Return what a checkpoint says, without running code of it. file: its `signature`."""
+    """Return what a checkpoint says, without running code of it. file: its `signature`.
+
+    Raises CheckpointError for another file, DataError for a policy without a simulator.
+    """
     content = contents.read(path)
+    if content.get("env_metadata") == {}:  # DROID's hosts
+        raise DataError(
+            f"{file[0]} has empty env_metadata: its policy was trained on data that names no "
+            "simulator, such as a real robot's, so it cannot be evaluated here. Evaluate it on "
+            "the robot."
+        )
     try:
         config = files.parse_json(content["config"])
         environments = tuple(_environments(content, config))

@@ -1,5 +1,5 @@
-"""`robomimic-ddp evaluate RUN`: the success of a run's checkpoints, played by several processes
-while training continues, or after it.
+"""`robomimic-ddp evaluate RUN`: measure the success of a run's checkpoints in several processes,
+while training continues or after it.
 """
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def _workers(text: str) -> int | None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
+    """Evaluate, print the table, and return the exit code: 1 where something was left out. Raises
     UsageError, CheckpointError and DataError.
     """
     directory = paths.expanded(args.run).resolve()
@@ -70,18 +71,36 @@ def run(command: str, args: argparse.Namespace) -> int:
     from robomimic_ddp.commands.evaluate import checkpoints, record
 
     if not args.follow:
-        named = checkpoints.named(directory, args.checkpoints or ["last"])
+        selected = checkpoints.select(directory, args.checkpoints or ["last"])
     with ExitStack() as stack:
         stack.enter_context(handling([signal.SIGTERM, signal.SIGHUP], signal.default_int_handler))
         stack.enter_context(record.locked(directory))
         evaluator = stack.enter_context(_evaluator(directory, args))
+        unreadable: list[CheckpointError] = []
         if args.follow:
             results = _follow(directory, args.episodes, evaluator)
         else:
-            results = [result for path in named for result in evaluator.evaluate(path)]
+            results = _evaluate(selected, evaluator, unreadable)
     rows = [record.HEAD, *map(record.cells, results)]
     print_clean("\n".join(table(rows, width())))
-    return EXIT_REFUSED if any(result.get("lost") for result in results) else EXIT_DONE
+    is_partial = unreadable or any(result.get("lost") for result in results)
+    return EXIT_REFUSED if is_partial else EXIT_DONE
+
+
+def _evaluate(
+    selected: Sequence[Path], evaluator: Any, unreadable: list[CheckpointError]
+) -> list[dict[str, Any]]:
+    """Evaluate and return the results. What cannot be read is left out; an error if it is all."""
+    results: list[dict[str, Any]] = []
+    for path in selected:
+        try:
+            results += evaluator.evaluate(path)
+        except CheckpointError as error:
+            unreadable.append(error)
+            if len(unreadable) == len(selected):
+                raise
+            say(f"warning: a checkpoint is left out: {error}", file=sys.stderr)
+    return results
 
 
 def _follow(directory: Path, episodes: int | None, evaluator: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Plays what is left to play of a checkpoint, and keeps its results."""
+"""Plays the episodes of a checkpoint that the record lacks, and records the results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0
 _MOST_EPISODES = 100_000
+_RLDS_HINT = (
+    " The policy was trained on RLDS data, which names no simulator: add one to the host, as "
+    "docs/evaluate.md shows, or evaluate the policy on the robot."
+)
 
 
 class Evaluator:
@@ -41,14 +45,14 @@ class Evaluator:
         """Epochs and weights: several files may have the same."""
 
     def evaluate(self, path: Path) -> list[dict[str, Any]]:
-        """Return the results of the checkpoint's environments, which are also recorded and logged;
-        none where this process has evaluated the same weights. Raises CheckpointError, DataError.
+        """Record, log and return the results of the checkpoint's environments; none where this
+        process has evaluated the same weights. Raises CheckpointError and DataError.
         """
-        copy, checkpoint = checkpoints.copied(self.run, path, self.folder)
-        same = (checkpoint.epoch, checkpoint.weights)
+        copy, checkpoint = checkpoints.copy_and_read(self.run, path, self.folder)
+        identity = (checkpoint.epoch, checkpoint.weights)
         started = time.monotonic()
         try:
-            if same in self.done:
+            if identity in self.done:
                 return []
             played, lost = self._play(copy, checkpoint)
             seconds = round(time.monotonic() - started, 1)
@@ -56,7 +60,7 @@ class Evaluator:
             record.link_best(self.run, checkpoint, copy)
         finally:
             copy.unlink(missing_ok=True)
-        self.done.add(same)
+        self.done.add(identity)
         self.trackers.log(checkpoint, results)
         return results
 
@@ -66,9 +70,9 @@ class Evaluator:
         """
         played = self._recorded(checkpoint)
         tasks = list(self._tasks(copy, checkpoint, played))
-        known, lost, shown = len(played), {}, time.monotonic()
-        if known and tasks:
-            say(f"{checkpoint.shown}: {known} episode(s) are in {evaluation.FILE_NAME} already")
+        recorded, lost, shown = len(played), {}, time.monotonic()
+        if recorded and tasks:
+            say(f"{checkpoint.shown}: {recorded} episode(s) are in {evaluation.FILE_NAME} already")
         for task, answer in self.pool.play(tasks):
             key = (task.message["env"], task.message["episode"])
             if "lost" in answer:
@@ -79,26 +83,26 @@ class Evaluator:
             played[key] = self._append(checkpoint, *key, answer["log"])
             if time.monotonic() - shown > _PROGRESS_SECONDS:
                 shown = time.monotonic()
-                say(f"{checkpoint.shown}: {len(played)} of {known + len(tasks)} episodes")
+                say(f"{checkpoint.shown}: {len(played)} of {recorded + len(tasks)} episodes")
         return played, lost
 
     def _recorded(self, checkpoint: Checkpoint) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the episodes of this checkpoint that were played before, those asked for only."""
-        same, count = (checkpoint.epoch, checkpoint.weights), self._count(checkpoint)
+        """Return the records of this checkpoint's episodes, of those that are asked for."""
+        identity, count = (checkpoint.epoch, checkpoint.weights), self._count(checkpoint)
         return {
             (line["env"], line["episode"]): line
             for line in evaluation.read(self.run)
             if line["kind"] == "episode"
-            and (line["epoch"], line["weights"]) == same
+            and (line["epoch"], line["weights"]) == identity
             and line["episode"] < count
         }
 
     def _count(self, checkpoint: Checkpoint) -> int:
-        asked = self.episodes or checkpoint.number("experiment.rollout.n", 50)
-        return min(max(1, asked), _MOST_EPISODES)
+        count = self.episodes or checkpoint.number("experiment.rollout.n", 50)
+        return min(max(1, count), _MOST_EPISODES)
 
     def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Any:
-        """Yield the episodes that are left to play."""
+        """Yield the episodes that are not in `played`."""
         for environment in checkpoint.environments:
             common = {
                 **asdict(environment),
@@ -114,7 +118,8 @@ class Evaluator:
                     if episode < self.filmed:
                         name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
                         video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
-                    yield Task({**common, "episode": episode, "video": video})
+                    hint = _RLDS_HINT if checkpoint.is_of_rlds else ""
+                    yield Task({**common, "episode": episode, "video": video}, hint)
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
         line = {"kind": "episode", "epoch": checkpoint.epoch, "weights": checkpoint.weights}
@@ -125,7 +130,7 @@ class Evaluator:
     def _results(
         self, checkpoint: Checkpoint, played: dict, lost: dict, seconds: float
     ) -> list[dict[str, Any]]:
-        """Record and return the results. seconds: that all environments together took now."""
+        """Record and return the results. seconds: the time of all environments together."""
         results = []
         for environment in checkpoint.environments:
             name = environment.name

@@ -1,5 +1,5 @@
-"""`python -m robomimic_ddp.commands.evaluate.worker DESCRIPTOR SECONDS`: plays one episode after
-another, each in answer to a message of the process that started it, and ends with it.
+"""`python -m robomimic_ddp.commands.evaluate.worker DESCRIPTOR SECONDS`: play an episode for each
+message of the process that started this one, and end when that process does.
 
 An episode, or the set-up before it, that takes more than SECONDS ends this process, which prints
 where it was: a simulator that hangs inside its library cannot be ended in another way.
@@ -32,7 +32,7 @@ _VIDEO_FPS = 20
 
 
 class Player:
-    """The policy of the newest checkpoint that was asked for, and the environments so far."""
+    """The policy of the latest task's checkpoint, and the environments of all tasks so far."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -46,35 +46,35 @@ class Player:
 
         if self.path != task["checkpoint"]:
             self.content = contents.read(task["checkpoint"])
-            whole = self._of_dataset(0)
-            self.policy, _ = FileUtils.policy_from_checkpoint(self.device, ckpt_dict=whole)
-            self.config, _ = FileUtils.config_from_checkpoint(ckpt_dict=whole)
+            content = self._of_dataset(0)
+            self.policy, _ = FileUtils.policy_from_checkpoint(self.device, ckpt_dict=content)
+            self.config, _ = FileUtils.config_from_checkpoint(ckpt_dict=content)
             self.path = task["checkpoint"]
-        part = self._of_dataset(task["dataset"])
-        kind = (task["env"], task["env_name"], task["offscreen"], part["env_metadata"])
+        content = self._of_dataset(task["dataset"])
+        kind = (task["env"], task["env_name"], task["offscreen"], content["env_metadata"])
         self.key = json.dumps(kind, default=str, sort_keys=True)
         if self.key not in self.envs:
             self.envs[self.key], _ = FileUtils.env_from_checkpoint(
-                ckpt_dict=part, env_name=task["env_name"], render_offscreen=task["offscreen"]
+                ckpt_dict=content, env_name=task["env_name"], render_offscreen=task["offscreen"]
             )
             if not self._can_be_seeded(task):
                 self.unseeded.add(self.key)
 
     def _of_dataset(self, number: int) -> dict[str, Any]:
         """Return the checkpoint with the metadata of one dataset."""
-        parts = {}
+        metadata = {}
         for name in ("env_metadata", "shape_metadata"):
             value = self.content[name]
             value = value[min(number, len(value) - 1)] if isinstance(value, list) else value
-            parts[name] = copy.deepcopy(value)
-        return {**self.content, **parts}
+            metadata[name] = copy.deepcopy(value)
+        return {**self.content, **metadata}
 
     def _can_be_seeded(self, task: dict[str, Any]) -> bool:
-        """Return whether the environment begins an episode at the same place again."""
-        first, second = (self._begin(task) for _ in range(2))
+        """Return whether two resets with the same seed give the same observation."""
+        first, second = (self._reset(task) for _ in range(2))
         return all(np.array_equal(np.asarray(first[key]), np.asarray(second[key])) for key in first)
 
-    def _begin(self, task: dict[str, Any]) -> dict[str, Any]:
+    def _reset(self, task: dict[str, Any]) -> dict[str, Any]:
         with self._seeded(task):
             return copy.deepcopy(self.envs[self.key].reset())
 

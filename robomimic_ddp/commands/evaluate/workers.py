@@ -20,17 +20,20 @@ from robomimic_ddp.terminal import say
 
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
-_MOST_DEATHS = 4
-"""Processes that end one after another without an answer."""
+_MOST_FAILURES = 4
+"""Episodes that fail one after another: then all of them would."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
 
 @dataclass
 class Task:
-    """An episode to play. message: what the worker is given."""
+    """An episode to play. message: what the worker is given; hint: ends the error where it cannot
+    begin.
+    """
 
     message: dict[str, Any]
+    hint: str = ""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -38,27 +41,27 @@ class Task:
 
 
 class Worker:
-    """A process; `task` is what it plays, since the time `began`."""
+    """A process that has played `task` since the time `began`."""
 
     def __init__(self, number: int, gpu: str, log: IO[bytes], seconds: float) -> None:
         self.number, self.gpu = number, gpu
-        self.connection, other = Pipe()
-        words = ["-m", "robomimic_ddp.commands.evaluate.worker", other.fileno(), seconds]
+        self.connection, far_end = Pipe()
+        words = ["-m", "robomimic_ddp.commands.evaluate.worker", far_end.fileno(), seconds]
         self.process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=env.simulator_environment(gpu),
-            pass_fds=[other.fileno()],
+            pass_fds=[far_end.fileno()],
             start_new_session=True,
         )
-        other.close()
+        far_end.close()
         self.task: Task | None = None
         self.began = 0.0
 
     def begin(self, task: Task) -> None:
-        """Have it play `task`. A process that has ended is seen when its answer is read."""
+        """Have the process play `task`. If it has ended, reading its answer shows that."""
         self.task, self.began = task, time.monotonic()
         task.tries += 1
         with suppress(OSError):
@@ -78,7 +81,7 @@ class Pool:
 
     def __init__(self, count: int, gpus: Sequence[str], log: IO[bytes], seconds: float) -> None:
         self.gpus, self.log, self.seconds = list(gpus) or [""], log, seconds
-        self.count, self.workers, self.deaths = count, [], 0
+        self.count, self.workers, self.failures = count, [], 0
 
     def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task with its answer: "log", or why it was "lost". Raises DataError where no
@@ -119,14 +122,15 @@ class Pool:
             answer = {}
         if not answer:
             return self._died(worker, task)
-        self.deaths = 0
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}.{_hint(answer['text'])} "
+                f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
         if "failed" in answer:
-            answer["lost"] = answer["text"]
+            self._count_failure(task, answer["text"])
+            return {"lost": answer["text"]}
+        self.failures = 0
         return answer
 
     def _died(self, worker: Worker, task: Task) -> dict[str, Any] | None:
@@ -136,7 +140,6 @@ class Pool:
         is_late = worker.process.returncode is None
         code = worker.end()
         self.workers.remove(worker)
-        self.deaths += 1
         if is_late or (code == 1 and seconds >= self.seconds):
             reason = f"it took more than the {self.seconds:g} s of --episode-seconds"
         elif code < 0:
@@ -146,15 +149,19 @@ class Pool:
         if code == -signal.SIGKILL and not is_late:
             reason += ", as a machine out of memory does"
             self.count = max(1, self.count - 1)
-        if self.deaths >= _MOST_DEATHS:
-            raise DataError(
-                f"{self.deaths} processes have ended without an episode, the last in {task}: "
-                f"{reason}. {self.log.name} has what they printed."
-            )
+        self._count_failure(task, reason)
         if task.tries >= _MOST_TRIES:
             return {"lost": reason}
         say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
         return None
+
+    def _count_failure(self, task: Task, reason: str) -> None:
+        self.failures += 1
+        if self.failures >= _MOST_FAILURES:
+            raise DataError(
+                f"{self.failures} episodes have failed one after another, the last one, {task}, "
+                f"because {reason}. {self.log.name} has what was printed."
+            )
 
     def close(self) -> None:
         """End all processes."""

@@ -67,8 +67,9 @@ def check(config: Any) -> None:
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """Return the entries of `config.train.data`, one per dataset with a weight above 0: path,
-    weight, schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
+    """Return the entries of `config.train.data`, one per dataset with a weight above 0: path, key
+    (which hosts call its environment by), weight, schema, image_dim. Reads folder names only.
+    Raises DataError, ConfigError.
     """
     check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
@@ -77,13 +78,15 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
     entries = zip(names, setting(config, "train.sample_weights"), schemas)
     return [
         {
-            "path": str(find_dataset(root or "", name, version)),
+            "path": str(path),
+            "key": path.parent.name,
             "weight": float(weight),
             "schema": schema,
             "image_dim": size,
         }
         for name, weight, schema in entries
         if weight > 0
+        for path in [find_dataset(root or "", name, version)]
     ]
 
 
