@@ -93,6 +93,8 @@ def _run_module(name: str, arguments: list[str]) -> None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
+    if name.startswith("."):  # relative to no package
+        return None
     try:
         return importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError) as error:

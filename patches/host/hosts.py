@@ -19,6 +19,8 @@ MAIN = "scripts/train.py"
 READS_RLDS = "reads RLDS"
 """Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
+_PYTHON = ("**/*.py", "*/*.py")
+"""`**` enters no folder that is a link."""
 _DEPTH = 3
 _INSTALLED = {"site-packages", "dist-packages"}
 _SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
@@ -42,31 +44,32 @@ class Host:
         return " and ".join(self.scripts) or self.package.name
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Return files that match any of the glob `patterns`; both relative to the package."""
+        """Return files that match any of the glob `patterns`; both relative to the package. A file
+        with several names, by links, is there once.
+        """
         if self.scripts:  # nothing else in their folder is the host's
             return list(self.scripts) if {*TRAIN_SCRIPTS, "**/*.py"} & {*patterns} else []
-        matches = (path for pattern in patterns for path in self.package.glob(pattern))
-        paths = {path for path in matches if path.is_file()}
-        plain = {path.resolve() for path in paths if not path.is_symlink()}
-        names = (
-            path.relative_to(self.package).as_posix()
-            for path in paths
-            if not (path.is_symlink() and path.resolve() in plain)  # one file, one name
+        matches = {path for pattern in patterns for path in self.package.glob(pattern)}
+        by_preference = sorted(
+            filter(Path.is_file, matches), key=lambda path: (path.is_symlink(), path)
         )
-        return sorted(names)
+        names = {path.resolve(): path for path in reversed(by_preference)}.values()
+        return sorted(path.relative_to(self.package).as_posix() for path in names)
 
     def sources(self) -> Iterator[tuple[str, bytes]]:
         """Path and bytes of every Python file of the package, and of the checkout around it, whose
         paths begin with "../".
         """
-        for path in [*self.files(("**/*.py",)), *self._around()]:
+        inside = self.files(_PYTHON)
+        for path in [*inside, *self._around({(self.package / name).resolve() for name in inside})]:
             yield path, self.read(path) or b""
 
-    def _around(self) -> Iterator[str]:
+    def _around(self, inside: set[Path]) -> Iterator[str]:
         if self.scripts or _INSTALLED & set(self.package.parts):  # around are other people's files
             return
         for path in python_files(self.root, self.package):
-            yield Path(os.path.relpath(path, self.package)).as_posix()
+            if path not in inside:
+                yield Path(os.path.relpath(path, self.package)).as_posix()
 
     @cached_property
     def is_built_on_robomimic(self) -> bool:

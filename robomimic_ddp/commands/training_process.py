@@ -11,9 +11,14 @@ from typing import IO, Any
 _STOP_SECONDS = 60
 
 
-def start(words: Sequence[str], log: IO[bytes], variables: Mapping[str, str]) -> subprocess.Popen:
+def start(
+    words: Sequence[str],
+    log: IO[bytes],
+    variables: Mapping[str, str],
+    preexec_fn: Callable[[], None] | None = None,
+) -> subprocess.Popen:
     """Start a program that prints into `log`, in a separate session: only this process receives
-    Ctrl-C, and torchrun would otherwise receive it twice.
+    Ctrl-C, and torchrun would otherwise receive it twice. preexec_fn: as of Popen.
     """
     return subprocess.Popen(
         words,
@@ -22,6 +27,7 @@ def start(words: Sequence[str], log: IO[bytes], variables: Mapping[str, str]) ->
         stderr=subprocess.STDOUT,
         env=variables,
         start_new_session=True,
+        preexec_fn=preexec_fn,
     )
 
 

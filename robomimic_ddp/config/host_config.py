@@ -155,7 +155,8 @@ def _merged(settings: Mapping, overrides: Mapping) -> dict:
         ) from error
 
 
-def _host_config(config_factory: Any, algo_name: str) -> Any:
+def _host_config(config_factory: Any, algo_name: Any) -> Any:
+    json_config.require_registered(algo_name, config_factory)
     try:
         return config_factory(algo_name)
     except Exception as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.config import paths, tree
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.errors import ConfigError, did_you_mean
+
+_REGISTRY = "REGISTERED_CONFIGS"
+"""robomimic's mapping from names of algorithms to classes, next to its `config_factory`."""
 
 _RESOLVER = re.compile(r"\$\{[^{}]*:")
 
@@ -49,20 +52,41 @@ def refuse_resolvers(settings: Mapping, path: Any) -> None:
 
 
 def require_algorithm(path: Any) -> dict:
-    """Return the settings in the file of --config. Raises ConfigError, also if no algorithm is in
-    it.
+    """Return the settings in the file of --config. Raises ConfigError, also if no algorithm is
+    named in it.
     """
     settings = read_json(path, "--config ")
-    if "algo_name" not in settings:
+    name = settings.get("algo_name")
+    if not isinstance(name, str):
+        value = f"algo_name={name!r:.80}" if "algo_name" in settings else "no algo_name"
         raise ConfigError(
-            f"--config {path}: found no algo_name; expected the name of one of this host's "
+            f"--config {path}: found {value}; expected the name of one of this host's "
             'algorithms, such as "algo_name": "diffusion_policy".'
         )
     return settings
 
 
-def require_config(arguments: Any) -> None:
-    """Check the `config` of the parsed arguments of a host's main. Raises ConfigError."""
-    path = getattr(arguments, "config", None)
+def require_config(arguments: Any, main: Callable) -> None:
+    """Check the `config`, or `algo`, of the parsed arguments of a host's `main`. Raises
+    ConfigError.
+    """
+    path, factory = (
+        getattr(arguments, "config", None),
+        getattr(main, "__globals__", {}).get("config_factory"),
+    )
     if isinstance(path, str):
-        require_algorithm(path)
+        require_registered(require_algorithm(path)["algo_name"], factory, f"--config {path}: ")
+    elif isinstance(getattr(arguments, "algo", None), str):
+        require_registered(arguments.algo, factory, "--algo: ")
+
+
+def require_registered(name: Any, config_factory: Any, spelled: str = "") -> None:
+    """Raise ConfigError if a host's `config_factory` has no algorithm of this `name`, found as
+    `spelled`. Passes where the host keeps its algorithms in another way than robomimic.
+    """
+    known = getattr(config_factory, "__globals__", {}).get(_REGISTRY)
+    if isinstance(known, Mapping) and not (isinstance(name, str) and name in known):
+        raise ConfigError(
+            f"{spelled}algo_name={name!r:.80} is none of this host's algorithms: expected one of "
+            f"{', '.join(map(str, known))}.{did_you_mean(name, map(str, known))}"
+        )

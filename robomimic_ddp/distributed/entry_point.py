@@ -48,6 +48,8 @@ _TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
 """Messages of gloo and, if the process survives it, NCCL."""
 
 
+_SIMULATORS = {"isaaclab", "omni"}
+"""Packages of Isaac Sim, which ends a process with 0 when Python calls its last functions."""
 _entered: list[env.LaunchEnv] = []
 """The launch environment of the running entry point, if any."""
 _last_words: list[Callable[[], None]] = []
@@ -244,7 +246,7 @@ def _end(code: int) -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if group.is_initialized() or (_entered and _entered[-1].launched):
+    if group.is_initialized() or not sys.modules.keys().isdisjoint(_SIMULATORS):
         group.exit_with_workers(code)
     sys.exit(code)
 

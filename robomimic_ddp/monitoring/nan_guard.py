@@ -6,7 +6,7 @@ Checks numbers that the host has already fetched; data is searched only after a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class Guard(StepHook):
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         self.steps += 1
-        loss = next((value for value in _losses(step_log) if not math.isfinite(value)), None)
+        loss = broken_loss(step_log)
         if loss is not None:
             broken = self._broken_places(batch)
             if broken or not self.overflows_left:
@@ -132,10 +132,13 @@ class Guard(StepHook):
         return f"rank {group.rank()} of {group.world_size()}, epoch {self.epoch}"
 
 
-def _losses(step_log: dict[str, Any]) -> Iterator[float]:
-    """Return loss; where a host logs none under that name (IQL), each number whose name ends so."""
-    names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
-    return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
+def broken_loss(log: Mapping[str, Any]) -> float | None:
+    """Return the first loss in a log that is NaN or infinite, or None: that named so or, where a
+    host logs none under that name (IQL), a number whose name ends so.
+    """
+    names = [LOSS] if LOSS in log else [key for key in log if key.endswith("loss")]
+    losses = (log[key] for key in names if isinstance(log[key], (int, float)))
+    return next((loss for loss in losses if not math.isfinite(loss)), None)
 
 
 def _place_of(loader: Any, key: str, is_bad: Callable) -> str:

@@ -253,6 +253,21 @@ class _Epoch:
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
         history.try_to_append(self.run.output.directory, content)
+        self._warn_of_broken_loss(content["log"])
+
+    def _warn_of_broken_loss(self, log: Mapping[str, Any]) -> None:
+        """Print once in a run that is not stopped by `nan_guard.Guard`: a host's one process trains
+        on with any loss.
+        """
+        loss = nan_guard.broken_loss(log)
+        if loss is not None and self.run.progress.broken_since is None:
+            self.run.progress.broken_since = self.number
+            print_clean(
+                f"warning: {self.place}: the loss is {loss}. The training diverged, or its data "
+                "contains NaN or infinity, and this and every later checkpoint may be useless. One "
+                "process trains on, as its host does; several ranks stop, and name the sample.",
+                file=sys.stderr,
+            )
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Prints once in a run, on the main rank."""

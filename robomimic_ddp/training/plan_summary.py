@@ -11,6 +11,7 @@ import torch
 
 from robomimic_ddp import terminal
 from robomimic_ddp.config import learning_rate, machine, memory, net_sizes, paths, tree
+from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.verify import data_fingerprint
@@ -213,3 +214,5 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     for dataset in datasets_of(loader):
         if getattr(dataset, "prepared", None):
             yield f"data: {dataset.name} is {dataset.prepared}"
+        if unlisted := getattr(dataset, "unlisted", None):
+            yield warning_of_unlisted(dataset.name, unlisted)

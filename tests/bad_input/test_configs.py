@@ -72,11 +72,26 @@ FILES = (
         ("--config", "found no algo_name"),
         entry="train",
     ),
+    *(
+        Case(
+            f"config: algo_name {found} in the host's own entry",
+            hosts_entry(text(json.dumps({"algo_name": found}))),
+            (f"found algo_name={found!r}", "expected the name"),
+            entry="train",
+        )
+        for found in (3, None, ["bc"], {"bc": 1})
+    ),
+    Case(
+        "config: unknown algorithm in the host's own entry",
+        hosts_entry(text('{"algo_name": "difusion_policy"}')),
+        ("--config", "algo_name='difusion_policy'", "Did you mean diffusion_policy?"),
+        entry="train",
+    ),
     Case("config: nothing at all", lambda place: [], ("found no algo_name", "usage:")),
     Case(
         "config: unknown algorithm",
         dotlist("algo_name=difusion_policy"),
-        ("algo_name='difusion_policy'", "none of this host's algorithms", "diffusion_policy"),
+        ("algo_name='difusion_policy'", "none of this host's algorithms: expected one of bc, "),
     ),
     Case(
         "config: algo_name is no text",

@@ -105,6 +105,12 @@ def test_more_ranks_than_gpus(config, monkeypatch, capsys):
     assert "--ranks 1,2,4: 2 GPU(s) are visible" in capsys.readouterr().err
 
 
+@pytest.mark.bad_input
+def test_more_ranks_than_the_cpu_takes(config, capsys):
+    assert cli.main(["bench", "--config", config, "--ranks", "1,99999"]) == 2
+    assert "--ranks 1,99999: no GPU is visible" in capsys.readouterr().err
+
+
 def test_arguments_are_checked_before_torch_is_imported(config):
     text = (
         "import sys; from robomimic_ddp import cli; cli.main(sys.argv[1:]); "

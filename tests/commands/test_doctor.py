@@ -333,3 +333,9 @@ def test_two_real_ranks_and_one_that_cannot_meet_any(monkeypatch):
 def test_ranks_that_cannot_be_started(torch, words):
     level, text = worst(round_trip.check_ranks(context(ranks=3, **torch)))
     assert level == FAIL and words in text
+
+
+@pytest.mark.bad_input
+def test_more_ranks_than_the_cpu_takes_are_not_started():
+    level, text = worst(round_trip.check_ranks(context(ranks=99999)))
+    assert level == FAIL and "--ranks 99999 with 0 visible GPU(s)" in text

@@ -58,6 +58,7 @@ MISTAKES = {
     "value": (["ddp.batch=globl"], {}, "ddp.batch='globl': expected per_rank | global"),
     "option in the file": ([], {"ddp": {"acumulate": 2}}, "Did you mean ddp.accumulate?"),
     "key in the file": ([], {"train": {"nm_epochs": 1}}, "closest valid key is train.num_epochs"),
+    "no name": ([], {"algo_name": 3}, "algo_name=3"),
     "value in the file": ([], {"train": {"seed": -4}}, "train.seed=-4: expected a whole number"),
 }
 

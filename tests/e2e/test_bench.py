@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 from tests.configs import write_config
-from tests.hosts import python, require_clean
+from tests.hosts import environment, python, require_clean
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WORDS = ["--steps", "2", "--warmup", "1", "--rounds", "1"]
@@ -36,6 +40,36 @@ def test_a_job_on_one_and_two_ranks(ranks, host_copy, config_file, tmp_path):
     assert "round 1 of 1, 2 ranks: " in result.stdout and "efficiency" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not [*(tmp_path / "tmp").iterdir()] and not (tmp_path / "runs").exists()
+
+
+def test_a_bench_that_is_killed_leaves_no_training(host_copy, config_file, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    words = [
+        "bench",
+        "--config",
+        config_file("diffusion_policy"),
+        *WORDS,
+        "--ranks",
+        "2",
+        "--steps",
+        "1000000",
+    ]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "robomimic_ddp", *map(str, words)],
+        env=environment(host_copy, {"TMPDIR": str(tmp_path / "tmp")}),
+        stdout=subprocess.DEVNULL,
+    )
+    started: list[psutil.Process] = []
+    while len(started) < 3:  # torchrun and its ranks
+        assert job.poll() is None
+        time.sleep(0.1)
+        started = psutil.Process(job.pid).children(recursive=True)
+    job.kill()
+    job.wait()
+    _, running = psutil.wait_procs(started, timeout=60)
+    for process in running:
+        process.kill()
+    assert not running
 
 
 @pytest.mark.slow  # tests/commands/test_bench.py has one that fails at once

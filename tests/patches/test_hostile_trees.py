@@ -75,6 +75,23 @@ def test_two_names_of_one_file(host, command):
     assert snapshot(host) == before
 
 
+def test_a_script_that_is_a_link_into_the_checkout_is_one_place(checkout, command):
+    """Patched through its name in the package; status says that of no other name."""
+    (checkout / "examples").mkdir()
+    shutil.copy(checkout / "robomimic/scripts/train.py", checkout / "examples/train_far.py")
+    for name in ("train_far.py", "train_near.py"):
+        (checkout / "robomimic/scripts" / name).symlink_to("../../examples/train_far.py")
+    before = snapshot(checkout)
+    assert command("apply", checkout)[0] == 0
+    code, out, _ = command("status", checkout)
+    assert code == 0 and "would train on one rank" not in out
+    assert "scripts/train_far.py" in out and "train_near.py" not in out
+    text = (checkout / "examples/train_far.py").read_text()
+    assert text.count("@DDPUtils.distributed") == 1
+    assert command("revert", checkout)[0] == 0
+    assert snapshot(checkout) == before
+
+
 def test_a_linked_folder_inside_the_host(checkout, command):
     package = checkout / "robomimic"
     shutil.move(package / "scripts", checkout / "programs")
@@ -86,6 +103,7 @@ def test_a_linked_folder_inside_the_host(checkout, command):
     git(checkout, "apply", "--check", str(patch))
     assert command("apply", checkout)[0] == 0
     assert "@DDPUtils.distributed" in (checkout / "programs/train.py").read_text()
+    assert "programs" not in command("status", checkout)[1]
     assert command("revert", checkout)[0] == 0
     assert snapshot(checkout) == before
     assert (package / "scripts").is_symlink()

@@ -109,6 +109,7 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
     [
         (["robomimic.scripts.no_such"], 2, "neither a file nor a module"),
         (["no_such_package.train"], 2, "neither a file nor a module"),
+        (["../train"], 2, "neither a file nor a module"),
         (["no/such/file.py"], 2, "there is no such file"),
         ([], 2, "PROGRAM"),
         (["--only", "no_such", "robomimic.scripts.show"], 2, "no edit or area is named"),

@@ -149,9 +149,16 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     (tmp_path / "plain").touch()  # others who share the folder may read it as any other file
     assert cached.stat().st_mode == (tmp_path / "plain").stat().st_mode
     (tmp_path / "plain").unlink()
-    cached.write_bytes(b"torn")
-    index_cache.load_index(source, fields, str(tmp_path))
-    assert len(made) == 2 and len(list(tmp_path.iterdir())) == 1
+    arrays = dict(np.load(cached))
+    nan = {"actions.mean": arrays["actions.mean"] * np.nan}
+    short = {"episode.length": arrays["episode.length"][1:]}
+    for damaged in (None, nan, short):
+        if damaged is None:
+            cached.write_bytes(b"torn")
+        else:
+            np.savez(cached, **{**arrays, **damaged})
+        index_cache.load_index(source, fields, str(tmp_path))
+    assert len(made) == 4 and len(list(tmp_path.iterdir())) == 1
 
 
 def test_data_prepared_again_with_files_as_long_is_read_again(tmp_path):

@@ -61,6 +61,17 @@ def test_droid_data_is_described_and_its_schema_found(stored, capsys):
     assert report["schema"] == "droid"
 
 
+def test_record_files_that_the_metadata_does_not_list_are_said(stored, capsys, tmp_path):
+    folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
+    assert not inspected(capsys, folder)["unlisted"]
+    last = sorted(folder.glob("*tfrecord*"))[-1]
+    for name in ("made_up-train.tfrecord-00077-of-00078", "made_up-val.tfrecord-00000-of-00001"):
+        shutil.copy(last, folder / name)
+    assert inspected(capsys, folder)["unlisted"] == ["made_up-train.tfrecord-00077-of-00078"]
+    assert main(["inspect-data", str(folder)]) == 0
+    assert "00077-of-00078 first, and are not read" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_a_few_episodes_are_spread_over_the_files(stored):
     source = Source(stored.folder)
     first = np.cumsum([0, *source.episodes_per_file])

@@ -197,10 +197,13 @@ def test_waiting_for_data_is_worth_a_line():
 
 
 def test_a_prepared_set_is_named_with_its_pixels():
-    dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
+    dataset = SimpleNamespace(
+        name="/data/x", prepared="prepared from y", unlisted=["x-train.tfrecord-00009"]
+    )
     present = run_of(config({}, data=[]))
     present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
     assert "data: /data/x is prepared from y" in present.describe()
+    assert "warning: 1 record file(s) in /data/x are not listed" in present.describe()
 
 
 class Faulty:

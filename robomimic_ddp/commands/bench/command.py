@@ -7,6 +7,7 @@ All numbers are those that a training run writes into its history (monitoring/th
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import statistics
 import sys
@@ -20,7 +21,7 @@ from robomimic_ddp.commands import figures, training_process
 from robomimic_ddp.commands.bench import report
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import env, json_config, paths, tree
+from robomimic_ddp.config import env, json_config, parent, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean, say, whole_number
@@ -124,6 +125,12 @@ def _require_possible(args: argparse.Namespace) -> None:
             f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
             f"share a GPU would not show how training scales. Give numbers up to {gpus}."
         )
+    if not gpus and args.ranks[-1] > devices.most_on_cpu():
+        most = devices.most_on_cpu()
+        raise UsageError(
+            f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
+            f"takes at most {most} ranks. Give numbers up to {most}."
+        )
     checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
 
 
@@ -158,7 +165,8 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
         added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
-        process = training_process.start(command.quiet, file, {**variables, **added})
+        tie = parent.ending_with(os.getpid(), signal.SIGTERM)
+        process = training_process.start(command.quiet, file, {**variables, **added}, tie)
     try:
         code = process.wait()
     finally:

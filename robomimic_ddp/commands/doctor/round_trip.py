@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, ok
+from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.config import env, machine, parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
@@ -32,8 +33,9 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         message = f"--ranks {ranks}: no rank was started, since torch cannot be imported"
         yield fail(message, "See the check of torch above.")
         return
-    if gpus and ranks > gpus:
-        yield fail(f"--ranks {ranks} with {gpus} visible GPU(s)", f"Use at most {gpus} ranks.")
+    most = gpus or devices.most_on_cpu()
+    if ranks > most:
+        yield fail(f"--ranks {ranks} with {gpus} visible GPU(s)", f"Use at most {most} ranks.")
         return
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]

@@ -23,7 +23,7 @@ def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
     Raises UsageError if more are requested than visible.
     """
     visible = len(visible_devices(variables))
-    most = visible or max(_CPU_RANKS, machine.usable_cores())
+    most = visible or most_on_cpu()
     if requested is None or requested <= most:
         return requested or visible or 1
     value = variables.get("CUDA_VISIBLE_DEVICES")
@@ -37,6 +37,11 @@ def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
         f"--gpus {requested}: no GPU is visible here{cause}. For a trial on the CPU give at most "
         f"{most}: each rank needs a core and some GiB of memory."
     )
+
+
+def most_on_cpu() -> int:
+    """Return how many ranks may start on this machine's CPU."""
+    return max(_CPU_RANKS, machine.usable_cores())
 
 
 def visible_devices(variables: Mapping[str, str]) -> list[str]:

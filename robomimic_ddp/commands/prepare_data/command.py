@@ -179,13 +179,17 @@ def _cameras(source: Any, names: list[str] | None) -> tuple[tuple[str, ...], tup
 
 
 def _headline(job: Any) -> str:
+    from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
+
+    folder, unlisted = job.source.folder, job.source.unlisted
+    warning = f"\n{warning_of_unlisted(folder, unlisted)}" if unlisted else ""
     episodes = sum(file.episodes for file in job.files)
     dropped = f"; dropped: {', '.join(job.dropped)}" if job.dropped else ""
     height, width = job.size.pixels
     return (
-        f"{job.source.folder} -> {job.target}: {len(job.files)} files, {episodes} episodes; "
+        f"{folder} -> {job.target}: {len(job.files)} files, {episodes} episodes; "
         f"{', '.join(job.cameras)} to {height}x{width} ({job.size.filter}, JPEG quality "
-        f"{job.quality}){dropped}"
+        f"{job.quality}){dropped}{warning}"
     )
 
 

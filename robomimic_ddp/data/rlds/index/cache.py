@@ -197,4 +197,7 @@ def _index_of(arrays: dict[str, np.ndarray]) -> Index:
         names = [name.partition(".") for name in arrays]
         return {name: arrays[f"{first}.{name}"] for first, _, name in names if first == kind}
 
-    return Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
+    index = Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
+    if len({len(column) for column in arrays.values()}) > 1 or len(finite(index)) < len(index.file):
+        raise ValueError("columns of unequal length, or NaN in statistics")
+    return index

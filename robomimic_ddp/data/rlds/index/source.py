@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,6 +94,15 @@ def _require_known_classes(content: Any) -> None:
             raise ValueError(f"features.json names the class {value}, which could run any program")
 
 
+def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
+    """A line on the `Source.unlisted` of a dataset."""
+    return (
+        f"warning: {len(names)} record file(s) in {folder} are not listed in its {INFO_FILE}, "
+        f"{names[0]} first, and are not read: more was copied into the folder, or its metadata is "
+        "older. Move them away, or prepare the dataset again."
+    )
+
+
 @dataclass(frozen=True)
 class Source:
     """One dataset on disk. skip_missing: missing files are counted, and not an error."""
@@ -167,6 +177,13 @@ class Source:
                 f"{missing[0]} first. Copy or prepare the dataset again."
             )
         return files
+
+    @property
+    def unlisted(self) -> list[str]:
+        """Return record files of split "train" in the folder that its metadata does not list."""
+        listed = {path.name for path in self.files}
+        names = (path.name for path in self.folder.glob(f"*-{SPLIT}.tfrecord*"))
+        return sorted(name for name in names if name not in listed)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
