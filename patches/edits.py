@@ -27,7 +27,7 @@ def definition(source: Source, header: str) -> Definition | None:
 
 
 def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Call]:
-    """Return calls at or under `node` of a function whose resolved name is one of `qualified`."""
+    """Return the calls at or under `node` of functions whose resolved name is in `qualified`."""
     return (call for call in walk(node, cst.Call) if source.resolves(call.func, *qualified))
 
 

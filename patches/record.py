@@ -222,6 +222,6 @@ def _free_name(path: Path) -> Path:
 
 
 def _mode_of_neighbour(path: Path) -> int:
-    """Return permission bits for an added file: those of another file there, never executable."""
+    """Return the permission bits of an added file: another file's there, never executable."""
     neighbour = next(iter(sorted(path.parent.glob("*.py"))), None)
     return stat.S_IMODE(neighbour.stat().st_mode) & 0o666 if neighbour else 0o644

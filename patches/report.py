@@ -128,7 +128,7 @@ def _diff_lines(patch: FilePatch, name: str) -> Iterator[bytes]:
 
 
 def _range(start: int, stop: int) -> str:
-    """Return line and count of a hunk's side: 1-based, but an empty one names the line before."""
+    """Return a hunk side's line and count: 1-based, but an empty one names the line before."""
     return f"{start + 1 if stop > start else start},{stop - start}"
 
 

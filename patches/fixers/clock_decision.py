@@ -75,7 +75,7 @@ def _is_settled(node: cst.BaseExpression, config: str) -> bool:
 
 
 def _readings(source: Source, train: cst.FunctionDef) -> set[str]:
-    """Return variables of a time, or a difference of times."""
+    """Return the variables of a time, or a difference of times."""
     return {
         target.target.value
         for assign in walk(train, cst.Assign)

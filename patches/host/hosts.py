@@ -44,8 +44,8 @@ class Host:
         return " and ".join(self.scripts) or self.package.name
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Return files that match any of the glob `patterns`; both relative to the package. A file
-        with several names, by links, is there once.
+        """Return the files that match any of the glob `patterns`; both relative to the package. A
+        file with several names, by links, is there once.
         """
         if self.scripts:  # nothing else in their folder is the host's
             return list(self.scripts) if {*TRAIN_SCRIPTS, "**/*.py"} & {*patterns} else []
@@ -246,6 +246,6 @@ def _require_no_other_here(package: Path) -> None:
 
 
 def git_root(package: Path) -> Path | None:
-    """Return checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
+    """Return the checkout of the package; `.git` is a folder, or a file in a worktree."""
     folders = (package, *package.parents)
     return next((folder for folder in folders if (folder / ".git").exists()), None)

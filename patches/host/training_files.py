@@ -164,7 +164,7 @@ def uses(host: Host, entries: Iterable[Entry]) -> list[Use]:
 
 
 def further_files(helpers: Iterable[Use]) -> list[str]:
-    """Return files other than TRAIN_UTILS that define helpers."""
+    """Return the files other than TRAIN_UTILS that define helpers."""
     return sorted({use.file for use in helpers if use.file and not use.in_base} - {TRAIN_UTILS})
 
 
@@ -191,7 +191,7 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
 
 
 def _fixer(name: str) -> str:
-    """Return fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`, too."""
+    """Return the fixer of the helper `name`, `run_epoch_mt` and `icl_rollout_with_stats` too."""
     if name.startswith("run_epoch"):
         return "epoch_log"
     return "rollouts" if "rollout" in name.lower() else HELPERS.get(name, "")
@@ -218,7 +218,7 @@ def _module(host: Host, path: str) -> str:
 
 
 def _package(host: Host, path: str) -> str:
-    """Return package that relative imports of the file start from, such as "robomimic.scripts"."""
+    """Return the package that the file's relative imports start from ("robomimic.scripts")."""
     return ".".join([host.package.name, *path.split("/")[:-1]])
 
 

@@ -19,7 +19,7 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
 
 
 def parsed(data: bytes | None) -> ast.Module:
-    """Return tree of a host's file; an empty one where there is no file or it does not parse."""
+    """Return the tree of a host's file; an empty one if there is no file or it does not parse."""
     try:
         return syntax_tree(data or b"")
     except (SyntaxError, ValueError, RecursionError):

@@ -144,8 +144,8 @@ def _samples_per_step(records: list) -> int:
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """Return exponentially weighted means of the values so far: each has `weight` times the weight
-    of the next.
+    """Return the exponentially weighted means of the values so far: each has `weight` times the
+    weight of the next.
     """
     means, total, weights = [], 0.0, 0.0
     for value in values:

@@ -62,7 +62,7 @@ def notes_of(config: Any) -> Notes:
 def options_of(
     config: Any, environment: Mapping[str, str] | None = None
 ) -> options.ResolvedOptions:
-    """Return options of a finished config, with those of the `environment`. Raises OptionError."""
+    """Return the options of a finished config and of the `environment`. Raises OptionError."""
     notes = notes_of(config)
     return options.resolve(notes.command_line_options, environment, notes.file_options)
 

@@ -192,7 +192,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
 
 
 def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield source text of each of `files` as loaded; `robomimic-ddp run` edits it in memory."""
+    """Yield the source text of each of `files` as loaded, with edits that `run` makes in memory."""
     basenames = {file.name for file in files}  # resolving every module's path takes 0.3 s
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)

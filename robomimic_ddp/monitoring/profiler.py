@@ -64,7 +64,7 @@ class Profile:
 
 
 def line(profiles: list[Profile]) -> str:
-    """Return line for the user: of the ranks' means, and the worst share of waiting for data."""
+    """Return the line for the user: means over ranks, and the worst share of waiting for data."""
     first, count = profiles[0], len(profiles)
     mean = Profile(
         first.steps,

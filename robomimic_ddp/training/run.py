@@ -81,7 +81,7 @@ class Run:
         return bool(self.built.nets) or self.plan.several_ranks
 
     def scale_lr(self, lr: float) -> float:
-        """Return learning rate for this plan; remembers (before, after) for the printed plan."""
+        """Return the learning rate for this plan; remember (before, after) for the printed plan."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
             p.numel() for net in self.built.nets for p in net.parameters() if p.requires_grad

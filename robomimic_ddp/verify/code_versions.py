@@ -49,7 +49,7 @@ def commit(folder: Path | None) -> str | None:
 
 
 def source_digest(folder: Path) -> str:
-    """Return digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
+    """Return a digest of names and bytes of .py files below `folder`, without `*_private.py`."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):
         with suppress(OSError):  # a pipe, or a link that leads nowhere: Python imports neither

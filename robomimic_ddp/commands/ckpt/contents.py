@@ -215,7 +215,7 @@ def _rename_keys(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, 
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Return net and name, ("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
+    """Return net and name, as ("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
     words = key.split(".")
     return ".".join(words[:2]), ".".join(words[2:])
 

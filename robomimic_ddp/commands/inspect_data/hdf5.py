@@ -14,7 +14,7 @@ _MOST_GROUPS = 10
 
 
 def report_of(path: Path) -> dict[str, Any]:
-    """Return episodes, lengths and keys of the file. Raises DataError for other files."""
+    """Return the episodes, lengths and keys of the file. Raises DataError for other files."""
     try:
         with opened(path) as file:
             episodes = file.episodes()

@@ -43,7 +43,7 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
 
 
 def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[str, Any]:
-    """Return counts and statistics of a dataset; rows: the episodes that training uses."""
+    """Return the counts and statistics of a dataset; rows: the episodes that training uses."""
     return {
         "kind": "statistics",
         "path": str(source.folder),

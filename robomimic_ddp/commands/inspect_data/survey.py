@@ -129,7 +129,7 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _size(source: Source, camera: str, episodes: Sequence[Episode]) -> dict[str, int | None]:
-    """Return height and width as declared, otherwise those of the first frame."""
+    """Return the height and width as declared, otherwise those of the first frame."""
     height, width = source.steps[camera].shape[:2]
     for episode in episodes:
         if None in (height, width) and episode.frames:

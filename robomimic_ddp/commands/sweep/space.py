@@ -95,7 +95,7 @@ def samples(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def dot_list(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as words of a command line."""
+    """Return the settings as words of a command line."""
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
 
 

@@ -40,7 +40,7 @@ class Pending(float):
 
 
 def host_module(model: Any) -> Any:
-    """Return host's module with `backprop_for_loss`, or None where the host has none like it."""
+    """Return the host's module with `backprop_for_loss`, or None if the host has none."""
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.torch_utils")
     function = getattr(module, NAME, None)

@@ -124,7 +124,7 @@ class _Average:
         self.temp_stored_params = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return averages and counters under current diffusers' names; it can load them."""
+        """Return the averages and counters under current diffusers' names; it can load them."""
         least, most = self._bounds()
         return {
             "decay": most,

@@ -82,7 +82,7 @@ def _computes_in_bf16(device: str | torch.device) -> bool:
 
 
 def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | None:
-    """Return plan's line on what preset `max` has added, and what not; None for other presets."""
+    """Return the plan's line on what preset `max` adds, and what not; None for other presets."""
     values, sources = settings.options, settings.sources
     if values.preset != "max":
         return None
@@ -203,7 +203,7 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
 def _refusals(
     options: Options, nets: list, host: Any, optimizers: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield options that the algorithm, this torch, machine or mode cannot have, and why."""
+    """Yield the options that the algorithm, this torch, machine or mode cannot have, and why."""
     of_nets = {
         "ddp.mode=fsdp": options.mode == "fsdp",
         f"ddp.precision={options.precision}": options.precision != "fp32",

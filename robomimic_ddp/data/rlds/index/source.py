@@ -180,7 +180,7 @@ class Source:
 
     @property
     def unlisted(self) -> list[str]:
-        """Return record files of split "train" in the folder that its metadata does not list."""
+        """Return the record files of split "train" that the folder's metadata does not list."""
         listed = {path.name for path in self.files}
         names = (path.name for path in self.folder.glob(f"*-{SPLIT}.tfrecord*"))
         return sorted(name for name in names if name not in listed)

@@ -12,7 +12,7 @@ from robomimic_ddp.errors import DataError
 
 
 def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
-    """Return step features by name: {"observation/wrist_image_left": feature, ...}."""
+    """Return the step features by name: {"observation/wrist_image_left": feature, ...}."""
     flat: dict[str, Any] = {}
     for name, feature in steps.items():
         if hasattr(feature, "items"):
