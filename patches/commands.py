@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import scripts
 from robomimic_ddp.patches.outcomes import Applied, Examination
@@ -127,7 +127,10 @@ def _apply(args: argparse.Namespace) -> int:
         record.clean(host)
     if not examination.patches:
         if writes:
-            record.apply(examination)  # the user may have added or removed lines of ours
+            try:  # the user may have added or removed lines of ours
+                record.apply(examination)
+            except PatchError as error:
+                say(f"note: the record of the edits stays as it is: {error}")
         say(f"{host.package}: everything is in place already; nothing was written.")
         for note in report.left_alone(examination):
             say(f"note: {note}")

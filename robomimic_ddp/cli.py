@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import io
 import itertools
@@ -23,16 +24,17 @@ from typing import Any, NoReturn
 from robomimic_ddp import __version__
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import print_clean, say
+from robomimic_ddp.terminal import Parser, print_clean, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Names the closest command, action or option for one that does not exist."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -126,17 +128,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # closed, as `>&-` does
     try:
-        code = _run(argv)
-        sys.stdout.flush()  # here, where a closed pipe is handled, and not when Python exits
-        return code
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # here, where its errors are handled, and not when Python exits
     except BrokenPipeError:  # `robomimic-ddp diff | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return EXIT_DONE
     except (Exception, KeyboardInterrupt) as error:
-        if not _was_interrupted(error):
+        if _was_interrupted(error):
+            print_clean("robomimic-ddp: interrupted", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        if not isinstance(error, OSError) or error.errno not in _FULL or error.filename is not None:
             raise
-        print_clean("robomimic-ddp: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        _discard_stdout()
+        say(
+            f"robomimic-ddp: the output cannot be written ({error.strerror}), so what was printed "
+            "is cut off. Free disk space or print elsewhere, then run the command again.",
+            file=sys.stderr,
+        )
+        return EXIT_REFUSED
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -144,6 +155,11 @@ def _was_interrupted(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def _discard_stdout() -> None:
+    """Keep Python's exit from failing with what could not be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:

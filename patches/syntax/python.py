@@ -27,8 +27,8 @@ def parsed(data: bytes | None) -> ast.Module:
 
 
 def aliases(tree: ast.AST, package: str = "") -> dict[str, str]:
-    """Return name in the file -> what imports anywhere in it bind the name to. Relative ones count
-    where the file's `package` is given ("robomimic.scripts").
+    """Return a dictionary: each name in the file -> what imports anywhere in it bind the name to.
+    Relative imports count where the file's `package` is given ("robomimic.scripts").
     """
     return dict(imported_names(tree, package.split(".") if package else []))
 

@@ -160,14 +160,15 @@ def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: 
 
 def _settings(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that determine the weights, as JSON; {} if there is no config."""
-    if "config" not in content:
-        return {}
-    named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
-    return {
-        key: json.dumps(value, default=str, sort_keys=True)
-        for key, value in named
-        if _DEFINING.match(key)
-    }
+    if "ddp_state" in content:
+        saved = tree.at(content, "ddp_state.defines.config")
+        settings = dict(saved) if isinstance(saved, dict) else {}
+    elif "config" in content:
+        named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
+        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
+    else:
+        settings = {}
+    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
@@ -287,3 +288,8 @@ def write(content: Mapping[str, Any], output: Path) -> None:
             file.write(save(flat, metadata))
     except OSError as error:
         raise torch_save.save_error(output, error) from error
+    except (KeyError, ValueError) as error:  # a kind of number, or text that is not UTF-8
+        raise CheckpointError(
+            f"{output}: safetensors cannot contain a part of this checkpoint ({error!r}). Name a "
+            "file that ends in .pth."
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.checkpoints import Checkpoint
 from robomimic_ddp.commands.evaluate.workers import Pool, Task
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0
 _MOST_EPISODES = 100_000
+_MOST_FAILURES = 4
+"""Episodes of a checkpoint that fail one after another: then all of them would."""
 _RLDS_HINT = (
     " The policy was trained on RLDS data, which names no simulator: add one to the host, as "
     "docs/evaluate.md shows, or evaluate the policy on the robot."
@@ -43,6 +46,8 @@ class Evaluator:
         self.unseeded: set[str] = set()
         self.done: set[tuple[int, str]] = set()
         """Epochs and weights: several files may have the same."""
+        self.has_answered = False
+        """Whether a process has outlived an episode: if none has, no checkpoint can be played."""
 
     def evaluate(self, path: Path) -> list[dict[str, Any]]:
         """Record, log and return the results of the checkpoint's environments; none where this
@@ -70,21 +75,36 @@ class Evaluator:
         """
         played = self._recorded(checkpoint)
         tasks = list(self._tasks(copy, checkpoint, played))
-        recorded, lost, shown = len(played), {}, time.monotonic()
+        recorded, lost, failures, shown = len(played), {}, 0, time.monotonic()
         if recorded and tasks:
             say(f"{checkpoint.shown}: {recorded} episode(s) are in {evaluation.FILE_NAME} already")
-        for task, answer in self.pool.play(tasks):
-            key = (task.message["env"], task.message["episode"])
-            if "lost" in answer:
-                lost[key] = answer["lost"]
-                say(f"warning: {task} is left out: {answer['lost']}", file=sys.stderr)
-                continue
-            self._say_unseeded(task, answer)
-            played[key] = self._append(checkpoint, *key, answer["log"])
-            if time.monotonic() - shown > _PROGRESS_SECONDS:
-                shown = time.monotonic()
-                say(f"{checkpoint.shown}: {len(played)} of {recorded + len(tasks)} episodes")
+        with closing(self.pool.play(tasks)) as answers:
+            for task, answer in answers:
+                self.has_answered = self.has_answered or "died" not in answer
+                key = (task.message["env"], task.message["episode"])
+                if "lost" in answer:
+                    lost[key] = answer["lost"]
+                    say(f"warning: {task} is left out: {answer['lost']}", file=sys.stderr)
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        count = f"{failures} episodes have failed one after another"
+                        raise self._unplayable(checkpoint, count, f"{task}, because {lost[key]}")
+                    continue
+                failures = 0
+                self._say_unseeded(task, answer)
+                played[key] = self._append(checkpoint, *key, answer["log"])
+                if time.monotonic() - shown > _PROGRESS_SECONDS:
+                    shown = time.monotonic()
+                    say(f"{checkpoint.shown}: {len(played)} of {recorded + len(tasks)} episodes")
         return played, lost
+
+    def _unplayable(self, checkpoint: Checkpoint, what: str, last: str) -> Exception:
+        """Return the error of a checkpoint whose episodes fail, or of all of them."""
+        kind = CheckpointError if self.has_answered else DataError
+        return kind(
+            f"{checkpoint.shown}: {what}, the last one, {last}. {self.pool.log.name} has what was "
+            "printed."
+        )
 
     def _recorded(self, checkpoint: Checkpoint) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the records of this checkpoint's episodes, of those that are asked for."""
@@ -137,10 +157,9 @@ class Evaluator:
             lines = [played[key] for key in sorted(played) if key[0] == name]
             missing = sorted(episode for env, episode in lost if env == name)
             if not lines:
-                raise DataError(
-                    f"{checkpoint.shown}: no episode of {name} could be played, the last because "
-                    f"{lost[name, missing[-1]]}. {self.pool.log.name} has what was printed."
-                )
+                what, last = f"no episode of {name} could be played", missing[-1]
+                last = f"episode {last}, because {lost[name, last]}"
+                raise self._unplayable(checkpoint, what, last)
             result = {
                 **record.result(lines),
                 "checkpoint": checkpoint.shown,

@@ -20,8 +20,6 @@ from robomimic_ddp.terminal import say
 
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
-_MOST_FAILURES = 4
-"""Episodes that fail one after another: then all of them would."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
@@ -41,7 +39,7 @@ class Task:
 
 
 class Worker:
-    """A process that has played `task` since the time `began`."""
+    """A process that has been playing `task` since the time `began`."""
 
     def __init__(self, number: int, gpu: str, log: IO[bytes], seconds: float) -> None:
         self.number, self.gpu = number, gpu
@@ -81,13 +79,19 @@ class Pool:
 
     def __init__(self, count: int, gpus: Sequence[str], log: IO[bytes], seconds: float) -> None:
         self.gpus, self.log, self.seconds = list(gpus) or [""], log, seconds
-        self.count, self.workers, self.failures = count, [], 0
+        self.count, self.workers = count, []
 
     def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        """Yield each task with its answer: "log", or why it was "lost". Raises DataError where no
-        worker can play.
+        """Yield each task with its answer: "log", or why it was "lost" (with "died" if its processes
+        ended). Raises DataError if a task cannot begin.
         """
         waiting = deque(tasks)
+        try:
+            yield from self._play(waiting)
+        finally:  # the caller may leave before the last answer
+            self._end([worker for worker in self.workers if worker.task])
+
+    def _play(self, waiting: deque[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         while waiting or any(worker.task for worker in self.workers):
             self._start(min(self.count, len(waiting)))
             for worker in self.workers:
@@ -127,11 +131,7 @@ class Pool:
                 f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
-        if "failed" in answer:
-            self._count_failure(task, answer["text"])
-            return {"lost": answer["text"]}
-        self.failures = 0
-        return answer
+        return {"lost": answer["text"]} if "failed" in answer else answer
 
     def _died(self, worker: Worker, task: Task) -> dict[str, Any] | None:
         seconds = time.monotonic() - worker.began
@@ -149,25 +149,19 @@ class Pool:
         if code == -signal.SIGKILL and not is_late:
             reason += ", as a machine out of memory does"
             self.count = max(1, self.count - 1)
-        self._count_failure(task, reason)
         if task.tries >= _MOST_TRIES:
-            return {"lost": reason}
+            return {"lost": reason, "died": True}
         say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
         return None
 
-    def _count_failure(self, task: Task, reason: str) -> None:
-        self.failures += 1
-        if self.failures >= _MOST_FAILURES:
-            raise DataError(
-                f"{self.failures} episodes have failed one after another, the last one, {task}, "
-                f"because {reason}. {self.log.name} has what was printed."
-            )
-
     def close(self) -> None:
         """End all processes."""
-        for worker in self.workers:
+        self._end(self.workers.copy())
+
+    def _end(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
             worker.end()
-        self.workers.clear()
+            self.workers.remove(worker)
 
 
 def _hint(text: str) -> str:

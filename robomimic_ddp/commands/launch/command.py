@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env
@@ -47,7 +49,8 @@ def run(command: str, args: argparse.Namespace) -> int:
         _, workers, _, gpus = job.evaluation
         where = f"GPU {gpus}" if gpus else "the CPU, at a lower priority than the ranks"
         say(f"evaluation: {workers} worker(s) on {where}, once the run has its folder")
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in job.added.items()]
+    shown = {**_import_path(variables), **job.added}
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
     print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
     if problem is not None:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
@@ -67,3 +70,11 @@ def _ranks_line(settings: arguments.Settings, ranks: int, variables: Mapping[str
     if settings.nodes > 1:
         total = f" on each of {settings.nodes} nodes, {ranks * settings.nodes} in all"
     return f"ranks: {ranks}{total}, {devices_text}"
+
+
+def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return PYTHONPATH if it has this checkout: the printed command then works in any shell."""
+    checkout = os.path.realpath(Path(__file__).parents[3])
+    path = variables.get("PYTHONPATH", "")
+    folders = [os.path.realpath(folder) for folder in path.split(os.pathsep) if folder]
+    return {"PYTHONPATH": path} if checkout in folders else {}

@@ -12,11 +12,11 @@ from typing import Any
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, UsageError
-from robomimic_ddp.terminal import print_clean, say, whole_number
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
+from robomimic_ddp.terminal import Parser, print_clean, say, whole_number
 
 
-class _Intermixed(argparse.ArgumentParser):
+class _Intermixed(Parser):
     """Accepts values after flags as well: `new DIR --config cfg.json train.seed=1,2`."""
 
     _is_nested = False
@@ -59,7 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Run the action and return its exit code: for `run`, 1 after a failed trial, 75 if stopped."""
-    return args.act(args, paths.expanded(args.directory).absolute())
+    directory = paths.expanded(args.directory).absolute()
+    try:
+        return args.act(args, directory)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"{directory}: the sweep cannot be read or written ({error}). Trainings that run are "
+            "not affected. Free disk space, or correct the permissions, and run the command again: "
+            "it continues where this one ended."
+        ) from error
 
 
 def _new(args: argparse.Namespace, directory: Path) -> int:

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, space
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
@@ -118,6 +119,10 @@ class Trial:
         self.log = sweep.directory / "logs" / f"{self.number:03d}.txt"
         self.error = record.user_attrs.get("error", "")
         self.worker = record.user_attrs.get("worker", {})
+        if self.worker:
+            gpus, process = self.worker["gpus"], self.worker["process"]
+            if not isinstance(gpus, str) or not tree.is_whole(process, 1, 2**31 - 1):
+                raise ValueError(f"trial {self.number} has a worker without GPUs or process")
 
     def reread(self) -> Trial:
         """Return the trial as the journal describes it now."""

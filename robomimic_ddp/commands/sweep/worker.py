@@ -66,10 +66,13 @@ class Worker:
         """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
         self.signal: str | None = None
+        self.error: DataError | None = None
+        """Why no more trials begin: the sweep was edited."""
 
     def run(self) -> int:
         """Train until no trial remains, and return the exit code: 1 if a trial has failed, 75 after
-        a stop on request.
+        a stop on request. Raises DataError, when the running trainings have ended, if the sweep was
+        edited meanwhile.
         """
         with training_process.handling(_STOPS, self._on_signal):
             is_stopping = False
@@ -82,6 +85,8 @@ class Worker:
                 for job in list(self.jobs.values()):
                     self._check(job)
                 time.sleep(self.poll)
+        if self.error is not None:
+            raise self.error
         trials = self.sweep.trials()
         print_clean("\n".join(show.summary(trials)))
         if self.signal is not None or self.stopped:
@@ -97,8 +102,17 @@ class Worker:
         """Begin trials on free GPUs, interrupted trials first. Return whether any has begun, or
         can begin when its orphaned training has ended.
         """
-        if self.signal is not None:
+        if self.signal is not None or self.error is not None:
             return False
+        try:
+            return self._begin_remaining()
+        except DataError as error:
+            self.error = error
+            if self.jobs:
+                print_clean(f"no more trials begin, {len(self.jobs)} still train(s): {error}")
+            return False
+
+    def _begin_remaining(self) -> bool:
         trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
         trials.sort(key=lambda trial: (trial.state != "running", trial.number))
         orphans = [trial for trial in trials if _is_orphan(trial)]
@@ -127,6 +141,7 @@ class Worker:
             trial = trial.reread()  # nobody else can change it any more
             if not self._is_remaining(trial) or trial.is_trained_by_hand:
                 return False
+            self.sweep.require_same_config()
             trial = trial.begin(host=env.host_name(), process=os.getpid(), gpus=gpus)
             run = trial.run()
             if run is not None:  # a training that fails at once must not seem to have been stopped
@@ -194,4 +209,7 @@ def _last_error(trial: Trial, code: int) -> str:
     """Return the error that ended a training."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    return known_errors.error_line(files.read_end(trial.log))
+    try:
+        return known_errors.error_line(files.read_end(trial.log))
+    except OSError:  # somebody has removed it
+        return f"exit code {code}"
