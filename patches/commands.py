@@ -19,6 +19,10 @@ _PATH_HELP = (
     "the host: a repository, its package folder, or a train script over an installed robomimic "
     "(default: the robomimic that Python imports)"
 )
+_HOST_HELP = (
+    "the host to import: a repository or its package folder (default: the robomimic that Python "
+    "imports)"
+)
 _EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
 
@@ -51,7 +55,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     is_module = "PROGRAM is a module even if a file is so named"
     add("-m", dest="module", action="store_true", help=is_module)
-    add("--host", metavar="PATH", help=_PATH_HELP)
+    add("--host", metavar="PATH", help=_HOST_HELP)
     what = "a module (robomimic.scripts.train), or a file (*.py)"
     add("program", metavar="PROGRAM", help=what)
     what = "the program's own arguments"

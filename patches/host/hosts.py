@@ -19,6 +19,7 @@ MAIN = "scripts/train.py"
 READS_RLDS = "reads RLDS"
 """Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
+_SCRIPT = "a script that imports robomimic and calls its run_epoch in a train function"
 _PYTHON = ("**/*.py", "*/*.py")
 """`**` enters no folder that is a link."""
 _DEPTH = 3
@@ -130,9 +131,7 @@ class Host:
         return frozenset({READS_RLDS} if reads else ())
 
 
-def find_host(
-    path: str | None, otherwise: Callable[[Path], Host | None] = lambda place: None
-) -> Host:
+def find_host(path: str | None, otherwise: Callable[[Path], Host | None] | None = None) -> Host:
     """Return the host at `path`: the package folder, a folder with it up to three levels below, or
     what `otherwise` finds there; without a path the importable robomimic, unless the current folder
     contains another. Raises UsageError.
@@ -150,15 +149,13 @@ def find_host(
     package = _package_below(place, path) if place.is_dir() else None
     if package is not None:
         return Host(package, git_root(package) or place)
-    host = otherwise(place)
+    host = otherwise(place) if otherwise is not None else None
     if host is not None:
         return host
     if not place.is_dir():
-        raise UsageError(
-            f"{path} is a file; give the folder of the repository, or a script that imports an "
-            "installed robomimic and calls its run_epoch in a train function."
-        )
-    raise _no_package(place, path)
+        script = "" if otherwise is None else f", or {_SCRIPT}"
+        raise UsageError(f"{path} is a file; give the folder of the repository{script}.")
+    raise _no_package(place, path, "" if otherwise is None else f", and everywhere for {_SCRIPT}")
 
 
 def is_package(folder: Path) -> bool:
@@ -182,13 +179,12 @@ def _package_below(start: Path, shown: str) -> Path | None:
     return None
 
 
-def _no_package(start: Path, shown: str) -> UsageError:
+def _no_package(start: Path, shown: str, further: str) -> UsageError:
     hint = next((f" {up} is one: did you mean that?" for up in start.parents if is_package(up)), "")
     return UsageError(
         f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
-        "with algo/, utils/train_utils.py and __init__.py, and everywhere for a script that trains "
-        "over an installed robomimic. robomimic-ddp edits robomimic, DROID's policy learning and "
-        f"forks of them.{hint}"
+        f"with algo/, utils/train_utils.py and __init__.py{further}. robomimic-ddp edits "
+        f"robomimic, DROID's policy learning and forks of them.{hint}"
     )
 
 

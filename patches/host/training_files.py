@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS, Host
-from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed, resolved
+from robomimic_ddp.patches.syntax.python import (
+    aliases,
+    dotted,
+    imported_names,
+    last_name,
+    parsed,
+    resolved,
+)
 
 TRAIN_UTILS = "utils/train_utils.py"
 HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model"}
@@ -104,7 +111,11 @@ def trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
         yield Entry(path, line, why=why)
     for function in functions[:1]:
         if path.startswith("../"):
-            why = f"{function.name} trains outside the package: robomimic-ddp apply FILE edits it"
+            why = f"{function.name} trains outside the package, and only the package is edited"
+            if "robomimic" in {name.partition(".")[0] for _, name in imported_names(tree)}:
+                why = (
+                    f"{function.name} trains outside the package: robomimic-ddp apply FILE edits it"
+                )
             yield Entry(path, function.lineno, why=why)
         else:
             yield Entry(path, function.lineno, function.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -230,6 +231,37 @@ def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
     path.symlink_to("/proc/self/mem")
     code, _, err = command(name, folder / "checkout")
     assert code == 1 and str(path) in err and "cannot be read" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ("--help",),
+        ("ckpt", "--help"),
+        ("sweep", "new", "--help"),
+        ("launch", "--help"),
+        ("plot", "run"),
+        ("--print-completion", "bash"),
+        ("status",),
+    ],
+)
+def test_an_output_that_cannot_be_written(name: tuple[str, ...], folder: Path) -> None:
+    """A full disk under `> FILE`: with Python's buffer, and without it."""
+    arguments = [str(folder / "checkout")] if name == ("status",) else []
+    buffering = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    for buffered in ((), ("-u",)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, *buffered, "-m", "robomimic_ddp", *name, *arguments],
+                cwd=folder,
+                env=buffering,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+        assert done.returncode == 1 and "Free disk space" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["status", "diff"])

@@ -165,6 +165,27 @@ def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, c
 
 
 @pytest.mark.bad_input
+def test_states_of_unlike_runs_have_no_mean(tmp_path, capsys):
+    paths = []
+    for seed in ("1", "2"):
+        state = dict.fromkeys(state_file.PARTS)
+        state["model"] = {"": {"nets": nets(int(seed), False)}}
+        state["defines"] = {"config": {"train.seed": seed, "train.num_epochs": seed}}
+        paths.append(tmp_path / f"{seed}.pth")
+        torch.save({"state": state}, paths[-1])
+    assert command("average", *paths, "-o", tmp_path / "mean.pth") == 1
+    assert "different trainings: train.seed is 2 and 1" in capsys.readouterr().err
+    assert command("average", paths[0], paths[0], "-o", tmp_path / "mean.pth") == 0
+
+
+@pytest.mark.bad_input
+def test_what_safetensors_cannot_contain(write, tmp_path, capsys):
+    assert command("convert", write(config="\ud800"), "-o", tmp_path / "out.safetensors") == 1
+    assert "safetensors cannot contain a part of" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
+
+
+@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())

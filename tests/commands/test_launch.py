@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -238,6 +239,12 @@ def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
     assert devices.visible_devices({"CUDA_VISIBLE_DEVICES": "1,3"}) == ["1", "3"]
     assert len(devices.visible_devices({})) == 4
     devices.installed_gpus.cache_clear()
+
+
+def test_the_printed_command_finds_a_checkout_that_is_not_installed(printed):
+    path = os.pathsep.join(["/elsewhere", str(ROOT)])
+    assert printed(PYTHONPATH=path)[1]["PYTHONPATH"] == path
+    assert "PYTHONPATH" not in printed(PYTHONPATH="/elsewhere")[1]
 
 
 def test_one_node(printed, config):

@@ -36,6 +36,7 @@ from tests.commands import sweep_training
 from tests.commands.sweep_worker import TRAINING, worker
 from tests.configs import make_config, write_config
 from tests.hosts import ROOT
+from tests.ranks.bad_disks import too_large
 
 RATE = "algo.optim_params.policy.learning_rate.initial"
 GPUS = ("0", "1")
@@ -347,12 +348,17 @@ def definition(records: list) -> dict:
     return next(r["user_attr"]["definition"] for r in records if "user_attr" in r)
 
 
+WORKER = {"host": "node", "gpus": "0"}
 OTHER = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": ["../.."]}})
 EDITS: dict[str, Callable[[list], Any]] = {
     "a metric": lambda records: definition(records).update(metric=7),
     "values": lambda records: definition(records)["space"].update({"train.seed": OTHER}),
     "no JSON": lambda records: records[-1]["system_attrs"]["fixed_params"].update(
         {"train.seed": "../.."}
+    ),
+    "a worker": lambda records: records[-1]["user_attrs"].update(worker=7),
+    "a process": lambda records: records[-1]["user_attrs"].update(
+        worker={**WORKER, "process": 10**30}
     ),
 }
 
@@ -383,6 +389,51 @@ def test_a_config_that_was_edited_is_refused(make, capsys):
     file.write_text(file.read_text() + "\n")
     assert sweep("run", file.parent) == EXIT_REFUSED
     assert "config.json was edited after the sweep was made" in capsys.readouterr().err
+
+
+def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys):
+    """The first trial ends while the second trains, and the third would be next."""
+    made = make("train.num_epochs=40,90,6")
+    running = worker(made.directory, GPUS)
+
+    def edit() -> None:
+        wait_for(lambda: all(entry.run() for entry in made.trials()[:2]))
+        with open(made.directory / study.CONFIG, "a") as file:
+            file.write("\n")
+
+    thread = threading.Thread(target=edit)
+    thread.start()
+    with pytest.raises(DataError, match="was edited after the sweep was made"):
+        running.run()
+    thread.join()
+    assert [entry.state for entry in made.trials()] == ["complete", "complete", "waiting"]
+    assert "no more trials begin, 1 still train(s)" in capsys.readouterr().out
+
+
+@pytest.mark.bad_input
+def test_a_full_disk_is_one_error(make, config, tmp_path, monkeypatch, capsys):
+    """Optuna's error names no file."""
+    made = make("train.seed=1,2")
+    monkeypatch.setattr(command.checks, "require_patched", lambda: "")
+    with too_large(tmp_path):
+        codes = [sweep("run", made.directory)]
+        codes.append(sweep("new", tmp_path / "new", "--config", config, "train.seed=1,2"))
+    assert codes == [EXIT_REFUSED] * 2
+    assert capsys.readouterr().err.count("the sweep cannot be read or written") == 2
+
+
+def test_a_training_whose_log_was_removed_fails_with_its_exit_code(make, capsys):
+    made = make("train.batch_size=13")
+    running = worker(made.directory)
+    check = running._check
+
+    def remove_and_check(job: Any) -> None:
+        job.trial.log.unlink(missing_ok=True)
+        check(job)
+
+    running._check = remove_and_check
+    assert running.run() == EXIT_REFUSED
+    assert "FAILED: exit code 1" in capsys.readouterr().out
 
 
 def test_two_workers_train_no_trial_twice(make):

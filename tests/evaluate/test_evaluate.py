@@ -109,6 +109,16 @@ def test_episodes_that_all_fail_are_one_error(fault: str, job: Job) -> None:
 
 
 @pytest.mark.planted_fault
+def test_checkpoints_whose_episodes_fail_do_not_end_a_follow(job: Job) -> None:
+    result = job.evaluate("--follow", "--workers", 2, added={"POINT_FAULT": "raise"})
+    assert result.returncode == 0 and not result.leftovers, result
+    assert result.stderr.count("a checkpoint is left out: ") == 2, result
+    assert result.stderr.count("4 episodes have failed one after another") == 2, result
+    require_clean(job.evaluate("--follow", "--workers", 2))
+    require_of_training(job.run, (1, 2))
+
+
+@pytest.mark.planted_fault
 def test_no_display_is_one_error_with_a_remedy(job: Job) -> None:
     result = job.evaluate("--workers", 2, added={"POINT_FAULT": "display"})
     assert result.returncode == 1 and not result.leftovers, result

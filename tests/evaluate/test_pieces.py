@@ -6,7 +6,10 @@ import json
 import os
 import pickle
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
+from robomimic_ddp.commands.evaluate.workers import Pool, Task
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring import evaluation
 
@@ -197,3 +201,77 @@ def test_a_strangers_config_neither_fills_the_memory_nor_names_a_file_elsewhere(
     assert len(tasks) <= 10**5
     assert Path(tasks[0].message["video"]).parent == tmp_path / "videos" / "evaluation"
     evaluator.trackers.log(found, [])
+
+
+class ScriptedPool:
+    """Answers tasks by a text: S succeeded, F failed, D died."""
+
+    log = SimpleNamespace(name="evaluation.log")
+    answers = {
+        "S": {"log": {"Success_Rate": 1.0, "Return": 1.0, "Horizon": 3.0}},
+        "F": {"lost": "ValueError: NaN"},
+        "D": {"lost": "its process ended with exit code 1", "died": True},
+    }
+
+    def __init__(self) -> None:
+        self.script: Iterator[str] = iter("")
+
+    def play(self, tasks: list[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        for task in tasks:
+            yield task, self.answers[next(self.script)]
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    """`scripted(answers)`: evaluate the next checkpoint, four episodes of each of two environments;
+    return the numbers of those that were lost.
+    """
+    pool = ScriptedPool()
+    evaluator = Evaluator(tmp_path, tmp_path / "copies", pool, Trackers(tmp_path), 4, filmed=0)
+    evaluator.folder.mkdir()
+
+    def evaluate(answers: str) -> list[list[int]]:
+        pool.script = iter(answers)
+        epoch = len(evaluator.done) + 1
+        path = write(tmp_path / "last.pth", epoch, float(epoch))
+        return [result["lost"] for result in evaluator.evaluate(path)]
+
+    return evaluate
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ("SFFFF", "4 episodes have failed one after another, the last one, episode 0 of stack, be"),
+        ("FFFDS", "4 episodes have failed one after another"),
+        ("SSSSDFFD", "no episode|4 episodes have failed"),
+    ],
+)
+def test_a_checkpoint_whose_episodes_fail_is_an_error_of_that_checkpoint(
+    answers, message, scripted
+):
+    with pytest.raises(CheckpointError, match=f"^last.pth: ({message})"):
+        scripted(answers)
+    assert scripted("SFFFSFFF") == [[1, 2, 3]] * 2
+    assert scripted("FSFFFSSS") == [[0, 2, 3], [0]], "another checkpoint's failures count no more"
+
+
+@pytest.mark.bad_input
+def test_processes_that_all_die_end_the_evaluation(scripted):
+    with pytest.raises(DataError, match="4 episodes have failed one after another"):
+        scripted("DDDD")
+
+
+@pytest.mark.bad_input
+def test_a_pool_forgets_the_tasks_that_nobody_waits_for(tmp_path):
+    """Else their answers would be those of the next checkpoint."""
+    task = {"checkpoint": str(tmp_path / "none.pth"), "episode": 0, "env": "lift"}
+    with open(tmp_path / "log", "wb") as log:
+        pool = Pool(2, [], log, 60.0)
+        try:
+            with pytest.raises(DataError, match="episode 0 of lift cannot begin"):
+                list(pool.play([Task(task), Task(task)]))
+            assert not [worker.task for worker in pool.workers if worker.task]
+        finally:
+            pool.close()

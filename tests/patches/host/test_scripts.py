@@ -68,6 +68,12 @@ def test_another_file_is_refused(tmp_path, text):
         find_host(str(tmp_path / "tool.py"))
 
 
+@pytest.mark.bad_input
+def test_run_takes_no_script_as_its_host(checkout, command):
+    code, _, error = command("run", "--host", str(checkout / PLACE), str(checkout / PLACE))
+    assert code == 2 and "is a file; give the folder of the repository." in error
+
+
 def test_only_the_edits_of_train_scripts_are_looked_for(checkout, installed):
     fixers = registry.select()
     examination = engine.examine(find_host(str(checkout)), fixers)

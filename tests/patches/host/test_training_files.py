@@ -65,7 +65,13 @@ def test_a_training_function_is_patched_wherever_it_is_and_whatever_its_name(hos
             2,
             "fit calls train_on_batch in a separate loop",
         ),
-        ("../examples/loop.py", loop("def train(config, device):"), 4, "outside the package"),
+        ("../examples/loop.py", loop("def train(config, device):"), 4, "apply FILE edits it"),
+        (
+            "../examples/loop.py",
+            loop("def train(config, device):").replace("import robomimic", "import fork"),
+            4,
+            "outside the package, and only the package is edited",
+        ),
         ("scripts/train_d.py", "def train(config, device:\n", 1, "not valid Python"),
     ],
 )
