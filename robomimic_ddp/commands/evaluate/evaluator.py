@@ -87,8 +87,12 @@ class Evaluator:
                     say(f"warning: {task} is left out: {answer['lost']}", file=sys.stderr)
                     failures += 1
                     if failures == _MOST_FAILURES:
-                        count = f"{failures} episodes have failed one after another"
-                        raise self._unplayable(checkpoint, count, f"{task}, because {lost[key]}")
+                        raise _unplayable(
+                            f"{checkpoint.shown}: {failures} episodes have failed one after "
+                            f"another, the last one, {task}, because {lost[key]}. "
+                            f"{self.pool.log.name} has what was printed.",
+                            self.has_answered,
+                        )
                     continue
                 failures = 0
                 self._say_unseeded(task, answer)
@@ -97,14 +101,6 @@ class Evaluator:
                     shown = time.monotonic()
                     say(f"{checkpoint.shown}: {len(played)} of {recorded + len(tasks)} episodes")
         return played, lost
-
-    def _unplayable(self, checkpoint: Checkpoint, what: str, last: str) -> Exception:
-        """Return the error of a checkpoint whose episodes fail, or of all of them."""
-        kind = CheckpointError if self.has_answered else DataError
-        return kind(
-            f"{checkpoint.shown}: {what}, the last one, {last}. {self.pool.log.name} has what was "
-            "printed."
-        )
 
     def _recorded(self, checkpoint: Checkpoint) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the records of this checkpoint's episodes, of those that are asked for."""
@@ -157,9 +153,11 @@ class Evaluator:
             lines = [played[key] for key in sorted(played) if key[0] == name]
             missing = sorted(episode for env, episode in lost if env == name)
             if not lines:
-                what, last = f"no episode of {name} could be played", missing[-1]
-                last = f"episode {last}, because {lost[name, last]}"
-                raise self._unplayable(checkpoint, what, last)
+                raise _unplayable(
+                    f"{checkpoint.shown}: no episode of {name} could be played, the last because "
+                    f"{lost[name, missing[-1]]}. {self.pool.log.name} has what was printed.",
+                    self.has_answered,
+                )
             result = {
                 **record.result(lines),
                 "checkpoint": checkpoint.shown,
@@ -189,3 +187,8 @@ class Evaluator:
                 f"note: the simulator of {env} cannot be seeded: an episode begins at another "
                 "place each time, so the same checkpoint may have another success the next time",
             )
+
+
+def _unplayable(text: str, has_answered: bool) -> Exception:
+    """Return the error of a checkpoint whose episodes fail, or of all of them."""
+    return CheckpointError(text) if has_answered else DataError(text)

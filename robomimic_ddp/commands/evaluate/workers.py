@@ -82,8 +82,8 @@ class Pool:
         self.count, self.workers = count, []
 
     def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        """Yield each task with its answer: "log", or why it was "lost", with "died" if its processes
-        ended. Raises DataError if a task cannot begin.
+        """Yield each task with its answer: "log", or why it was "lost", with "died" if that was the
+        end of its process. Raises DataError if a task cannot begin.
         """
         waiting = deque(tasks)
         try:
