@@ -66,13 +66,13 @@ class Worker:
         """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
         self.signal: str | None = None
-        self.error: DataError | None = None
-        """Why no more trials begin: the sweep was edited."""
+        self.error: Exception | None = None
+        """Why no more trials begin: the sweep was edited, or its folder cannot be written."""
 
     def run(self) -> int:
         """Train until no trial remains, and return the exit code: 1 if a trial has failed, 75 after
-        a stop on request. Raises DataError, when the running trainings have ended, if the sweep was
-        edited meanwhile.
+        a stop on request. Raises DataError or OSError, when the running trainings have ended, if
+        the sweep was edited meanwhile, or its folder cannot be written.
         """
         with training_process.handling(_STOPS, self._on_signal):
             is_stopping = False
@@ -106,7 +106,7 @@ class Worker:
             return False
         try:
             return self._begin_remaining()
-        except DataError as error:
+        except (DataError, OSError) as error:
             self.error = error
             if self.jobs:
                 print_clean(f"no more trials begin, {len(self.jobs)} still train(s): {error}")
