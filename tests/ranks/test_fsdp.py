@@ -444,7 +444,7 @@ def tensor_bytes() -> int:
     storages = {}
     for one in gc.get_objects():
         is_real = isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
-        if is_real and one.device.type == "cpu":  # an earlier test of this process may have compiled
+        if is_real and one.device.type == "cpu":  # earlier tests may have compiled
             for tensor in (one, one.grad if one.is_leaf else None):
                 if tensor is not None:
                     storage = fsdp.local(tensor).untyped_storage()
