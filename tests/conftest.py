@@ -24,6 +24,7 @@ programs with it. All else sees none, and gives the same results on every machin
 if GPUS not in os.environ:  # workers of xdist inherit it
     os.environ[GPUS] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, and then by jobs, too
 os.environ["USE_TF"] = "0"  # as in tests/hosts.py: only what reads RLDS imports TensorFlow
 
 GUARDED_PREFIXES = (

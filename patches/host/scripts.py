@@ -59,4 +59,8 @@ def _trains(file: Path) -> bool:
 
 
 def _is_in_package(file: Path) -> bool:
-    return any(map(hosts.is_package, file.parents))
+    """Return whether the file belongs to a robomimic-style package, perhaps a damaged one."""
+    return any(
+        all((folder / mark).is_file() for mark in ("__init__.py", "algo/__init__.py"))
+        for folder in file.parents
+    )

@@ -113,7 +113,7 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """Return CheckpointError for an `error` of loading `path` into the model; None for another."""
+    """Return a CheckpointError for an `error` of loading `path` into the model, or None."""
     text = str(error)
     remedy = (
         "Use the config that it was trained with (the same observations, action keys and net "

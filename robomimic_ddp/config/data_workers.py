@@ -19,8 +19,8 @@ def notes(workers: int | None, ranks: int, options: Options, cores: int) -> Iter
     """Warn of more data workers than cores. Raises PlanError for a number that no machine needs."""
     if workers is None and options.workers != "config":
         yield (
-            f"warning: ddp.workers={options.workers} has no effect, since RLDS data is read by "
-            "threads of the ranks; train.num_parallel_calls limits them"
+            f"warning: ddp.workers={options.workers} has no effect, since one process of each "
+            "rank reads RLDS data; train.num_parallel_calls limits its threads"
         )
     if workers is None or options.workers == "auto":
         return

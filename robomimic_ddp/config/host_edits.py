@@ -47,7 +47,7 @@ def importable_folder(package: str) -> Path | None:
 
 
 def api_names(text: str) -> set[str] | None:
-    """Return names of robomimic_ddp.api that this source text uses; None if it imports no api."""
+    """Return the names of robomimic_ddp.api that a source text uses; None if it imports no api."""
     if "robomimic_ddp" not in text:
         return None
     try:

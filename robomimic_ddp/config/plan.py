@@ -98,7 +98,7 @@ class RunPlan:
             where = f"main rank on {self.device}, {self.visible_gpus} visible GPU(s)"
         mode = parallel_mode.NAMES[self.mode if in_parallel else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
-        workers = "none, since RLDS data is read by threads of the ranks"
+        workers = "none, since one process of each rank reads RLDS data"
         if self.data_workers is not None:
             workers = f"{self.data_workers} per rank x {self.local_world_size} rank(s) on this node"
         lines = [

@@ -189,7 +189,7 @@ def _with_filtered_warnings(call: Callable[[], torch.Tensor]) -> torch.Tensor:
     A parameter that no pass uses would silence it as well, and cost a wait for the GPU each time.
     """
     results = []
-    torch.zeros(1).apply_(lambda value: results.append(call()) or value)
+    torch.zeros(1, device="cpu").apply_(lambda value: results.append(call()) or value)
     return results[0]
 
 

@@ -24,7 +24,7 @@ from robomimic_ddp.distributed import (
     main_rank,
     tree_collectives,
 )
-from robomimic_ddp.errors import CheckpointError, DataError, LaunchError, Stopped
+from robomimic_ddp.errors import CheckpointError, ConfigError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import run as _run
@@ -81,6 +81,17 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             "random streams, the place in the data and best values start over"
         )
     return by_host
+
+
+def require_decided(run: _run.Run, requested: bool) -> None:
+    """Raise ConfigError where the host asks `train()` to resume a run that its `main()` has begun
+    without that.
+    """
+    if requested and run.resume.source is None:
+        raise ConfigError(
+            "train() is asked to resume, and the run directory was made before, for a new run. "
+            "Resume with ddp.resume=true (or ROBOMIMIC_DDP_RESUME=true) instead."
+        )
 
 
 @contextmanager

@@ -125,7 +125,8 @@ class Run:
 
         `steps`: optimizer steps that the model has had; `frames_*`: camera frames of the train
         loaders over all ranks (null for data without counters; see RLDSLoader.settled_frames);
-        `loss_not_finite_since`: the first epoch whose loss is NaN or infinite, or null; and
+        `loss_not_finite_since`: the first epoch since the last start whose loss is NaN or
+        infinite, or null; and
         `proven`, what `ddp.verify` has seen.
         """
         counted = group.gather_objects(_frames(self.built.loaders.get("train")))

@@ -79,7 +79,9 @@ def begin_run(get_exp_dir: Callable) -> Callable:
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
         if env.read_launch_env().world_size > 1:
             host_edits.require_patched_directory(get_exp_dir)
-        begun = session.begun(config, bool(config.train.cuda) and torch.cuda.is_available())
+        use_cuda = bool(config.train.cuda) and torch.cuda.is_available()
+        requested = kwargs.get("resume")
+        begun = session.begun(config, use_cuda, requested, isinstance(requested, bool))
         run = begun.__enter__()
         run.begun_in_main = begun
         with entry_point.at_once(run.output.end):
@@ -115,6 +117,8 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
 
 def _names_expected(caller: FrameType) -> int | None:
     """Return to how many names `caller` assigns the result of its current call; None if to one."""
+    while caller.f_code.co_filename == __file__ and caller.f_back is not None:  # `begin_run`
+        caller = caller.f_back
     following = (
         step for step in dis.get_instructions(caller.f_code) if step.offset > caller.f_lasti
     )
@@ -153,7 +157,7 @@ def _found_directory(run: _run.Run, make_paths: Callable, expected: int | None) 
 
 
 def _paths_as_made(run: _run.Run, directory: Path, make_paths: Callable) -> tuple:
-    """Return the paths of a `directory` without a `ddp.json`, under the names that hosts make."""
+    """Return the paths in a `directory` whose `ddp.json` does not name them, as hosts make them."""
     train = run.config.train
     before = train.output_dir
     with tempfile.TemporaryDirectory() as elsewhere, run.config.values_unlocked():

@@ -8,8 +8,8 @@ of them does this:
     epochs  lets the host train, validate and roll out; then proves, and saves what is due
     end     writes the outcome, leaves the process group, and puts the host's objects back
 
-Everything between these steps is the host's code. What its lines call is in `api`; what they have
-made is noted in the present `run.Run`.
+The rest is the host's code. What its lines call is in `api`; what they made is noted in `run.Run`.
+Where `main()` makes the run directory before `train()`, `begin_run` plans and joins there.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def distributed(train: Callable) -> Callable:
         call = signature.bind(*args, **kwargs)
         config = call.arguments.get("config", next(iter(call.arguments.values())))
         device = torch.device(call.arguments.get("device", "cpu"))
+        requested = call.arguments.get("resume")
         can_resume = _has_flag(signature, call.arguments, "resume")
         if env.read_launch_env().world_size > 1:
             host_edits.require_patched_epoch(train)
@@ -76,18 +77,18 @@ def distributed(train: Callable) -> Callable:
             if run is not None and run.begun_in_main is not None:
                 stack.push(run.begun_in_main)
                 run.begun_in_main = None
+                resume.require_decided(run, can_resume and bool(requested))
             else:
-                asked = call.arguments.get("resume"), can_resume
-                run = stack.enter_context(begun(config, device.type == "cuda", *asked))
+                cuda = device.type == "cuda"
+                run = stack.enter_context(begun(config, cuda, requested, can_resume))
             stack.enter_context(entry_point.at_once(run.output.end))
             device = _use_device(run, device)
             if "device" in call.arguments:
                 call.arguments["device"] = device
-            host_resumes = run.resume.by_host
             if can_resume:
-                call.arguments["resume"] = host_resumes
+                call.arguments["resume"] = run.resume.by_host
             with (
-                run_inputs.checked(run, host_resumes),
+                run_inputs.checked(run, run.resume.by_host),
                 run.stopper.scope(),
                 resume.hint_on_failure(run),
             ):
@@ -130,7 +131,6 @@ def begun(
 @contextmanager
 def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_run.Run]:
     """Collective under a launcher: plans the run and joins the process group; leaves it at the end.
-
     config: the host's. use_cuda: whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
@@ -198,9 +198,8 @@ def _use_device(run: _run.Run, requested: torch.device) -> torch.device:
 
 
 def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | None]:
-    """Collective: the one point at which weights become equal, nets parallel and random
-    streams separate, and a saved state is restored. Returns what proves it (None on one rank, and
-    without `ddp.verify`), and the last epoch that the run has finished before, or None.
+    """Collective: makes weights equal, nets parallel and random streams separate, and restores a
+    saved state. Returns what proves it, if anything does, and the last finished epoch, or None.
     """
     watchdog.reached("start of training")
     parallel_nets = parallel.parallel_among(host_algo.named_modules(model))

@@ -203,7 +203,7 @@ class Verifier(step_hooks.StepHook):
         return counts
 
     def _shared_buffers(self) -> set[str]:
-        """Return names of buffers of layers such as torch's SyncBatchNorm, which know a group."""
+        """Return the names of buffers in layers that know a group, such as SyncBatchNorm."""
         return {
             f"{prefix}.{name}.{buffer}"
             for prefix, nets in host_algo.named_roots(self.algo)

@@ -178,6 +178,6 @@ class ExpertPolicy:
                 goal, gripper = demonstrations.command(simulator, simulator.block[:2], 0.03)
                 goal[3:] = pose[3:]  # the yaw names the episode here: keep it
                 simulator.step(goal, gripper)
-                turn = convert(goal[3:], "euler_xyz", "rot_6d", np)
+                turn = convert(goal[3:], "euler_xyz", "rot_6d")
                 actions.append(np.concatenate([goal[:3], turn, [gripper]]))
         return np.array(actions)

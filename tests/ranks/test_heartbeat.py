@@ -147,7 +147,7 @@ def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_p
     (tmp_path / heartbeat.FOLDER / "rank1.json").write_text(damage)
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     *_, first, second = capsys.readouterr().out.splitlines()
-    assert "trains" in first and second.startswith("rank1.json: damaged")
+    assert "trains" in first and second.startswith("rank1.json: this heartbeat is damaged")
     (tmp_path / heartbeat.FOLDER / "rank0.json").unlink()
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     assert "damaged files only in heartbeats/ (rank1.json)" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_no_rlds_data_set_at_all(tmp_path):
     from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     source = Source(tmp_path)
-    assert "no RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
+    assert "is not an RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
 
 
 def test_features_of_another_package_are_not_imported(copy, tmp_path, monkeypatch):

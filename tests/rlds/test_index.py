@@ -79,7 +79,7 @@ def test_reading_shows_how_far_it_is(stored, tmp_path, monkeypatch):
 
 
 def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeypatch, ranks):
-    """One file was read before, and is changed after that: it is read again."""
+    """What was changed after it was read, and what has a damaged part, is read again."""
     folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
     source, fields = source_and_fields(folder)
     whole, read, real = build.make_index(source, fields), [], index_cache.make_index
@@ -97,9 +97,13 @@ def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeyp
     time.sleep(0.05)
     os.utime(source.files[0])
     before = set(sum(read, []))
+    damaged = max(before)
+    (part,) = (tmp_path / "cache").glob(f"*/{damaged}.npz")
+    arrays = dict(np.load(part))
+    np.savez(part, **{**arrays, "actions.mean": arrays["actions.mean"] * np.nan})
     found = ranks.run(index_of_ranks, str(folder), str(tmp_path / "cache"))
     files = sorted(sum((files for files, _ in found), []))
-    assert files == sorted(set(range(len(source.files))) - before | {0})
+    assert files == sorted(set(range(len(source.files))) - before | {0, damaged})
     assert all(same(index, whole) for _, index in found)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
 

@@ -6,6 +6,7 @@ import copy
 import math
 from contextlib import ExitStack
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -252,6 +253,11 @@ def test_tf32_is_named_and_only_max_adds_products(preset, expected, monkeypatch)
         assert "algorithms of convolutions: measured, may differ between runs" in line
         assert torch.backends.cuda.matmul.allow_tf32 is (preset == "max")
     assert not torch.backends.cuda.matmul.allow_tf32
+    with monkeypatch.context() as patched, ExitStack() as undo:
+        # torch raises where a host has set `torch.backends.fp32_precision`
+        patched.setattr(torch, "get_float32_matmul_precision", Mock(side_effect=RuntimeError))
+        line = prepare(model, Options(preset=preset), [model.nets["net"]], undo).line
+        assert "TF32: as the host has set it" in line
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     with ExitStack() as undo:
         assert "TF32" not in prepare(model, Options(preset=preset), [], undo).line

@@ -34,7 +34,7 @@ class _Recorded(Wrapped):
         asked for: of several loaders, after all of their iterations were made.
         """
         self.start_from: dict[str, Any] | None = None
-        """Return the state of the streams in which the next iteration begins; None: as they are."""
+        """State of the streams in which the next iteration begins; None: as they are."""
 
     def __len__(self) -> int:
         return len(self.sampler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -78,15 +78,18 @@ def make_scaler(precision: str, device: torch.device | str) -> Any:
 
 
 def products_in_tf32(undo: ExitStack) -> None:
-    """Let fp32 matrix products be computed in TF32 until `undo` is closed."""
-    undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-    torch.set_float32_matmul_precision("high")
+    """Let fp32 matrix products be computed in TF32 until `undo` is closed, unless the host has made
+    settings that torch does not combine with this one.
+    """
+    with suppress(RuntimeError):
+        undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high")
 
 
 def tf32() -> str:
     """Return the plan's words on what this process computes in TF32."""
-    products = torch.get_float32_matmul_precision() != "highest"
     try:
+        products = torch.get_float32_matmul_precision() != "highest"
         convolutions = torch.backends.cudnn.allow_tf32
     except RuntimeError:  # torch refuses where the host uses its newer settings, one a layer
         return "as the host has set it"

@@ -43,7 +43,7 @@ _FILES = "files"
 IN_SET = "index"
 """The folder of a prepared set with the indices that `prepare-data` has made."""
 _PART_BYTES = 2**30
-"""Record files in a part of the index, which a stopped job does not read again."""
+"""Bytes of record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
 """More are limited by the disk."""
 
@@ -161,13 +161,17 @@ def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
 
 def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
     """Yield (numbers of files, index) of a stopped job's parts that are still valid."""
+
+    def as_part(arrays: dict[str, np.ndarray]) -> tuple[tuple[int, ...], list[Path], Index]:
+        numbers = tuple(arrays.pop(_FILES).tolist())
+        return numbers, [source.files[number] for number in numbers], _index_of(arrays)
+
     for path in sorted(parts.glob("*.npz")):
         with suppress(FileNotFoundError):  # another job has finished meanwhile
             written = path.stat().st_mtime
-            arrays = array_cache.read(path, "part of the index", dict) or {_FILES: np.zeros(0, int)}
-            files = tuple(arrays.pop(_FILES).tolist())
-            if files and not any(_changed_since(source.files[number], written) for number in files):
-                yield files, _index_of(arrays)
+            part = array_cache.read(path, "part of the index", as_part)
+            if part is not None and not any(_changed_since(file, written) for file in part[1]):
+                yield part[0], part[2]
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:

@@ -24,8 +24,8 @@ STATE_DEVIATION_MARGIN = 1e-3
 def action_normalization(
     stats: Mapping[str, Mapping[str, np.ndarray]], action_config: Mapping[str, Any]
 ) -> OrderedDict:
-    """Return of statistics {action key: min, max, mean, sqdiff [1, D], n} {action key: {"scale",
-    "offset"}}, float32 [1, D] each: normalised = (raw - offset) / scale.
+    """Return {action key: {"scale", "offset"}}, float32 [1, D] each, for statistics {action key:
+    min, max, mean, sqdiff [1, D], n}: normalised = (raw - offset) / scale.
     """
     result = OrderedDict()
     for key, values in stats.items():
@@ -37,7 +37,7 @@ def action_normalization(
 def state_normalization(
     merged: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return of statistics [1, S] of the joined states {key: {"scale", "offset"}}, [1, *shape]."""
+    """Return {key: {"scale", "offset"}}, [1, *shape], for statistics [1, S] of joined states."""
     deviation = np.sqrt(merged["sqdiff"] / merged["n"]) + STATE_DEVIATION_MARGIN
     stats, start = {}, 0
     for key, shape in shapes.items():

@@ -11,7 +11,7 @@ from robomimic_ddp.data.rlds.schema.spec import Filter
 
 
 def passes(condition: Filter, episode: Mapping[str, Any]) -> bool:
-    """Return whether an episode, by its last step, passes; without steps: False."""
+    """Return whether an episode passes. A feature of steps counts at the last; False without."""
     value = episode[condition.feature]
     if not condition.feature.startswith(OF_EPISODE):
         if not len(value):
