@@ -31,22 +31,22 @@ from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs
 
 
-def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
+def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`.
-    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is not an error.
+    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`, and
+    `run.resume.by_host` whether the host shall resume by itself: from its own checkpoint, in a
+    directory without a state of ours. `ddp.resume=auto` finds a run that has begun and saved
+    nothing, too, and None is not an error.
 
-    Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
-    a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
-    there is nothing to resume, and Stopped where torchrun restarts the ranks of a job that has
-    stopped on request.
+    `host_can`: its train() has a parameter `resume`. Raises CheckpointError where there is nothing
+    to resume, and Stopped where torchrun restarts the ranks of a job that has stopped on request.
     """
     launch = env.read_launch_env()
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
     if not asked and not launch.restart_count:
-        return False
+        return
 
     def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
@@ -73,14 +73,13 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
         raise Stopped()
-    by_host = previous is not None and previous.kind == "host"
-    if by_host:
+    run.resume.by_host = previous is not None and previous.kind == "host"
+    if run.resume.by_host:
         say(
             f"{previous.directory} has no {checkpoint.STATE} (it ended before its first epoch's "
             "was written, or the host wrote it alone): the host resumes from its last.pth, and "
             "random streams, the place in the data and best values start over"
         )
-    return by_host
 
 
 def require_decided(run: _run.Run, requested: bool) -> None:

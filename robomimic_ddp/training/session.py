@@ -124,7 +124,7 @@ def begun(
     with start(config, use_cuda, fine_tuning) as run:
         with entry_point.at_once(run.output.end):
             run.print_beginning()
-            run.resume.by_host = resume.decide(config, run, asks_to_resume, can_resume)
+            resume.decide(config, run, asks_to_resume, can_resume)
         yield run
 
 
