@@ -60,8 +60,8 @@ def _workers(text: str) -> int | None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Evaluate, print the table, and return the exit code: 1 where something was left out. Raises
-    UsageError, CheckpointError and DataError.
+    """Evaluate, print the table, and return the exit code: 1 where episodes were left out, or
+    checkpoints, of which --follow only warns. Raises UsageError, CheckpointError and DataError.
     """
     directory = paths.expanded(args.run).resolve()
     if not directory.is_dir():
