@@ -56,7 +56,7 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
 
 def test_workers_are_neither_advised_nor_started_for_rlds_data():
     plan = planned(4, None, 4)
-    assert "data workers: none, since RLDS data is read by threads" in plan.describe()
+    assert "data workers: none, since one process of each rank reads RLDS data" in plan.describe()
     assert "ddp.workers" not in plan.describe()
     plan = planned(4, None, 16, workers="auto")
     assert "warning: ddp.workers=auto has no effect" in plan.describe()
