@@ -77,6 +77,7 @@ def write_if_missing(job: DataJob) -> None:
     from scripts.write_rlds import write_dataset
 
     if job.prepared:
+        write_if_missing(replace(job, prepared=False))
         _prepare(job)
     elif not is_rlds_folder(str(job.path)):
         episodes = made_up_episodes(job.episodes, job.steps, *job.stored)
