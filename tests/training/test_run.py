@@ -106,7 +106,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
 
     def decide(config, run, host_asked, host_can):
         seen.append((host_asked, run.settings.fine_tuning))
-        return host_resumes
+        run.resume.by_host = host_resumes
 
     for module, name in (
         ("host_config_check", "require_possible"),
