@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import robomimic.envs.env_base as EnvBases
+
+from scripts.demo.minimal_env import MinimalEnv
 
 
-class PointSimulator(EnvBases.EnvBase):
+class PointSimulator(MinimalEnv):
     """An episode has `horizon` steps; it succeeds within `near` of the origin."""
 
     horizon, near = 5, 1.0
 
     def __init__(self, env_name: str) -> None:
-        self.env_name, self.steps, self.place = env_name, 0, np.zeros(3)
+        super().__init__(env_name)
+        self.steps, self.place = 0, np.zeros(3)
 
     def get_observation(self, obs: Any = None) -> dict[str, np.ndarray]:
         return {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
@@ -40,27 +42,3 @@ class PointSimulator(EnvBases.EnvBase):
     @property
     def action_dimension(self) -> int:
         return 4
-
-    @property
-    def name(self) -> str:
-        return self.env_name
-
-    @property
-    def type(self) -> int:
-        return EnvBases.EnvType.GYM_TYPE
-
-    @property
-    def version(self) -> str:
-        return "1"
-
-    @property
-    def rollout_exceptions(self) -> tuple:
-        return ()
-
-    @property
-    def base_env(self) -> PointSimulator:
-        return self
-
-
-# The host's interface has methods that no rollout calls.
-PointSimulator.__abstractmethods__ = frozenset()

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import robomimic.envs.env_base as EnvBases
 import robomimic.utils.obs_utils as ObsUtils
 
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
 from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.data.rlds.schema.spec import load_schema
+from scripts.demo.minimal_env import MinimalEnv
 from scripts.demo.simulator import ReachSimulator
 
 FIRST_SEED = 2**31
@@ -34,13 +34,14 @@ def act(simulator: ReachSimulator, action: np.ndarray) -> None:
     simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
 
 
-class ReachEnv(EnvBases.EnvBase):
+class ReachEnv(MinimalEnv):
     """The host's interface to the simulator. image_dim: rows and columns of the policy's pictures,
     in the metadata by the config's `experiment.env_meta_update_dict`.
     """
 
     def __init__(self, env_name: str, image_dim: tuple[int, int], **_: Any) -> None:
-        self.env_name, self.size = env_name, PictureSize(*image_dim)
+        super().__init__(env_name)
+        self.size = PictureSize(*image_dim)
         self.simulator = ReachSimulator()
 
     def reset(self) -> dict[str, np.ndarray]:
@@ -73,27 +74,3 @@ class ReachEnv(EnvBases.EnvBase):
     @property
     def action_dimension(self) -> int:
         return 10
-
-    @property
-    def name(self) -> str:
-        return self.env_name
-
-    @property
-    def type(self) -> int:
-        return EnvBases.EnvType.GYM_TYPE
-
-    @property
-    def version(self) -> str:
-        return "1"
-
-    @property
-    def rollout_exceptions(self) -> tuple:
-        return ()
-
-    @property
-    def base_env(self) -> ReachEnv:
-        return self
-
-
-# The host's interface has methods that no rollout calls.
-ReachEnv.__abstractmethods__ = frozenset()
