@@ -85,7 +85,7 @@ def begin_run(get_exp_dir: Callable) -> Callable:
         run = begun.__enter__()
         run.begun_in_main = begun
         with entry_point.at_once(run.output.end):
-            run_inputs.check_inputs(config, run.resume.by_host, run.options.trust_checkpoint)
+            run_inputs.check_inputs(run, run.resume.by_host)
             return get_exp_dir(config, *args, **kwargs)
 
     return wrapped

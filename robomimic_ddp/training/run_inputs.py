@@ -31,7 +31,7 @@ def checked(run: Any, host_resumes: bool) -> Iterator[None]:
     """
     config, trusts = run.config, run.options.trust_checkpoint
     fill_rlds_data(config)
-    check_inputs(config, host_resumes, trusts)
+    check_inputs(run, host_resumes)
     if run.plan.several_ranks and trains_by_own_pipeline(config):
         from robomimic_ddp.data.rlds import octo_statistics
 
@@ -67,13 +67,18 @@ def fill_rlds_data(config: Any) -> None:
         config.train.data = main_rank.on_main(host_datasets.dataset_configs, config)
 
 
-def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> None:
-    """Collective: the main rank validates the HDF5 datasets and the checkpoint of `config`, before
+def check_inputs(run: Any, host_resumes: bool) -> None:
+    """Collective: the main rank validates the HDF5 datasets and the checkpoint of `run`, before
     anything is created. Raises DataError, ConfigError or CheckpointError on all ranks.
 
-    resuming: experiment.ckpt_path is not read again; trusts: the user trusts that file.
+    host_resumes: experiment.ckpt_path is not read again.
     """
-    main_rank.on_main(_check_output, config)
+    main_rank.on_main(_check_inputs, run, host_resumes)
+
+
+def _check_inputs(run: Any, host_resumes: bool) -> None:
+    config, checked = run.config, run.built.checked
+    _check_output(config)
     data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
     formats = (ROBOMIMIC_FORMAT, DATA_FORMAT)
     if OUR_KEY in config.train and data_format not in formats:
@@ -81,11 +86,14 @@ def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> N
             f"train.data_format={data_format!r}: expected {' or '.join(map(repr, formats))} (HDF5 "
             "or RLDS; this host knows no other)."
         )
-    if data_format == ROBOMIMIC_FORMAT:
-        main_rank.on_main(hdf5_validate.check, config)
-    checkpoint_path = config.experiment.get("ckpt_path", None)
-    if checkpoint_path is not None and not resuming:
-        main_rank.on_main(safe_load.check, checkpoint_path, config.algo_name, trusts)
+    # Where the host's main() begins the run, train() comes here again, perhaps with other data.
+    data = str(config.train.data)
+    if data_format == ROBOMIMIC_FORMAT and data not in checked:
+        hdf5_validate.check(config)
+    path = config.experiment.get("ckpt_path", None)
+    if path is not None and not host_resumes and path not in checked:
+        safe_load.check(path, config.algo_name, run.options.trust_checkpoint)
+    checked |= {data, path}
 
 
 def _check_output(config: Any) -> None:
