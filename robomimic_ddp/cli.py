@@ -175,9 +175,8 @@ def _run(argv: list[str]) -> int:
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    elif isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # paths may have characters that cannot be encoded
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        # Paths may have characters that cannot be encoded.
         sys.stdout.reconfigure(errors="backslashreplace")
     takes_path = args.command == "run" or COMMANDS[args.command].group == "patch"
     try:

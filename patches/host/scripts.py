@@ -16,8 +16,8 @@ _IMPORTS = re.compile(rb"^\s*(from|import)\s+robomimic\b", re.MULTILINE)
 
 
 def find_host(path: str | None) -> hosts.Host:
-    """As `hosts.find_host`; where there is no package, a file or folder may be, or contain, train
-    scripts.
+    """Return the host at `path`: a package (see `hosts.find_host`), else the train script there, or
+    those in the folder.
     """
     return hosts.find_host(path, _script_at)
 

@@ -12,7 +12,7 @@ _SET_SIGNAL = 1
 
 def ending_with(parent: int, number: int) -> Callable[[], None]:
     """Return a function to be called in a child of `parent`: the kernel then sends the child the
-    signal `number` once its parent has ended. Elsewhere than on Linux the function does nothing.
+    signal `number` once its parent has ended. On systems other than Linux it does nothing.
 
     The kernel means the thread that started the child: only for children of a main thread.
     """

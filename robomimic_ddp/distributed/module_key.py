@@ -30,10 +30,8 @@ def accept_any_layout(net: nn.Module) -> nn.Module:
 def _rename_to_layout(module: nn.Module, state_dict: dict, prefix: str, *_: Any) -> None:
     """Renames, in place, the keys under `prefix` to the layout of `module`."""
     first = next((name for name, _ in module.named_parameters()), None)
-    if (
-        first is None or prefix + first in state_dict
-    ):  # the common case: averaged copies load every step
-        return
+    if first is None or prefix + first in state_dict:
+        return  # the common case: averaged copies load every step
     expected = {prefix + name for name in module.state_dict(keep_vars=True)}
     present = [key for key in state_dict if key.startswith(prefix)]
     for key in present:
