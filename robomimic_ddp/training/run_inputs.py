@@ -87,7 +87,7 @@ def _check_inputs(run: Any, host_resumes: bool) -> None:
             "or RLDS; this host knows no other)."
         )
     # Where the host's main() begins the run, train() comes here again, perhaps with other data.
-    data = str(config.train.data)
+    data = str(config.train.get("data", None))
     if data_format == ROBOMIMIC_FORMAT and data not in checked:
         hdf5_validate.check(config)
     path = config.experiment.get("ckpt_path", None)
