@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches import record, report
-from robomimic_ddp.patches.host import scripts
+from robomimic_ddp.patches.host import lone_scripts
 from robomimic_ddp.patches.outcomes import Applied, Examination
 from robomimic_ddp.terminal import print_clean, say, width
 
@@ -75,7 +75,7 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
     fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
-    return engine.examine(scripts.find_host(args.path), fixers), fixers
+    return engine.examine(lone_scripts.find_host(args.path), fixers), fixers
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -155,7 +155,7 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 def _revert(args: argparse.Namespace) -> int:
-    host = scripts.find_host(args.path)
+    host = lone_scripts.find_host(args.path)
     record.clean(host)
     is_recorded = (host.package / record.NAME).exists()
     reverted = record.revert(host, args.force)

@@ -56,9 +56,9 @@ def _host(path: str | None, file: Path | None):
     """The host that imports will come from: that of --host, or the importable one; a train script
     outside packages is a host by itself, built on that one.
     """
-    from robomimic_ddp.patches.host import hosts, scripts
+    from robomimic_ddp.patches.host import hosts, lone_scripts
 
-    script = scripts.script_host(file.resolve()) if file else None
+    script = lone_scripts.script_host(file.resolve()) if file else None
     if path is not None:
         host = hosts.find_host(path)
         sys.path.insert(0, str(host.package.parent))

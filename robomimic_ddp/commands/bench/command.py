@@ -21,7 +21,7 @@ from robomimic_ddp.commands import figures, training_process
 from robomimic_ddp.commands.bench import report
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import env, json_config, parent, paths, tree
+from robomimic_ddp.config import end_with_parent, env, json_config, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.terminal import print_clean, say, whole_number
@@ -165,7 +165,7 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
         added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
-        tie = parent.ending_with(os.getpid(), signal.SIGTERM)
+        tie = end_with_parent.ending_with(os.getpid(), signal.SIGTERM)
         process = training_process.start(command.quiet, file, {**variables, **added}, tie)
     try:
         code = process.wait()

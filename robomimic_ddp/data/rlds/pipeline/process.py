@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from robomimic_ddp.config import parent
+from robomimic_ddp.config import end_with_parent
 from robomimic_ddp.data.rlds.pipeline.engine import Batches, FrameCounters
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.shared import Pool, attach, receive, send
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> Any:
     the process of the rank, whose main thread has started this process.
     """
     if len(arguments) > 1:  # ends it where it is stopped (SIGSTOP), too
-        parent.ending_with(int(arguments[1]), signal.SIGKILL)()
+        end_with_parent.ending_with(int(arguments[1]), signal.SIGKILL)()
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     serve(socket.socket(fileno=int(arguments[0])))

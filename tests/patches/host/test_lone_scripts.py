@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches import engine, registry
-from robomimic_ddp.patches.host.scripts import find_host, script_host
+from robomimic_ddp.patches.host.lone_scripts import find_host, script_host
 from tests.isaac_host import PLACE, SCRIPT, write_checkout
 from tests.patches.support import run_command, snapshot, write_host
 
