@@ -52,6 +52,7 @@ def _beginning(source: Source, main: cst.FunctionDef) -> Iterator[Found]:
 def _writers(source: Source, main: cst.FunctionDef) -> Iterator[Found]:
     """`@DDPUtils.once` on each function of the file that `main` calls and that writes files."""
     begun = [source.line(call) for call in _directory_calls(source, main)]
+    seen = set()
     for call in walk(main, cst.Call):
         function = definition(source, f"def {dotted(call.func)}") if dotted(call.func) else None
         if not begun or function is None or not _writes(source, function):
@@ -61,7 +62,9 @@ def _writers(source: Source, main: cst.FunctionDef) -> Iterator[Found]:
         if source.line(call) < begun[0]:
             why = f"{function.name.value} writes files before the ranks have met in begin_run"
             yield unrecognised(source, call, why)
-        yield decorate(source, function, "once")
+        if function not in seen:
+            seen.add(function)
+            yield decorate(source, function, "once")
 
 
 def _writes(source: Source, function: cst.FunctionDef) -> bool:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 
 from robomimic_ddp.config import host_edits
@@ -15,6 +16,9 @@ from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import clean, print_clean
+
+_is_inside: ContextVar[bool] = ContextVar("is_inside_on_main", default=False)
+"""Main rank: whether a function of `on_main` is running."""
 
 
 class MainRankTraceback(RobomimicDDPError):
@@ -28,18 +32,23 @@ def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     ranks the main rank's traceback is its cause. An error that cannot be pickled is raised as a
     RobomimicDDPError with its text; a value that cannot be pickled raises a pickling error on every
     rank. KeyboardInterrupt is not shared: every rank gets the signal.
+
+    Within `function` another `on_main` is a plain call: the other ranks are not there to receive.
     """
-    if group.world_size() == 1:
+    if group.world_size() == 1 or _is_inside.get():
         return function(*args, **kwargs)
     error: BaseException | None = None
     value, telegram = None, b""
     if group.is_main():
+        inside = _is_inside.set(True)
         try:
             value = function(*args, **kwargs)
             telegram = pickle.dumps((value, None, ""))
         except (Exception, SystemExit) as raised:
             error = raised
             telegram = _error_telegram(raised)
+        finally:
+            _is_inside.reset(inside)
     telegram = group.broadcast_object(telegram)
     if group.is_main():
         if error is not None:

@@ -404,12 +404,12 @@ def train(config, device):
         f"{MAIN}    paths = <<get_exp_dir|DDPUtils.begin_run(get_exp_dir)>>(config)\n",
     ],
     "once": [
-        f"{UTILS}@@\n\n<<|@DDPUtils.once\n>>{writer(line)}{MAIN}{DIRECTORY}{SCALE}"
-        for line in (
-            "shutil.copyfile(config.train.data, scaled)",
-            'h5py.File(scaled, "r+")',
-            'h5py.File(scaled, mode="w")',
-            'open(scaled, "a")',
+        f"{UTILS}@@\n\n<<|@DDPUtils.once\n>>{writer(line)}{MAIN}{DIRECTORY}{called}"
+        for line, called in (
+            ("shutil.copyfile(config.train.data, scaled)", SCALE),
+            ('h5py.File(scaled, "r+")', SCALE),
+            ('h5py.File(scaled, mode="w")', SCALE),
+            ('open(scaled, "a")', SCALE + SCALE),
         )
     ],
     "simulator": [

@@ -31,6 +31,12 @@ def value_and_calls(folder):
     return main_rank.on_main(make, "run", suffix="1"), calls
 
 
+def one_within_another():
+    inner = main_rank.once(lambda: "written")
+    outer = main_rank.once(lambda: inner() + " once")
+    return outer(), main_rank.agree(group.rank())  # no telegram is left over
+
+
 def fail_on_main(kind):
     def make():
         if kind == "odd":
@@ -138,6 +144,10 @@ def record_data(folder):
 
 def make_no_switch():
     NoSwitch("somewhere")
+
+
+def test_what_runs_on_the_main_rank_calls_another_such_function_alone(ranks):
+    assert ranks.run(one_within_another) == [("written once", 0)] * 2
 
 
 def test_one_call_one_value(ranks, tmp_path):
