@@ -4,6 +4,7 @@ stand-in (tests/commands/sweep_training.py); test_sweep_host.py has the real one
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -408,6 +409,24 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
     thread.join()
     assert [entry.state for entry in made.trials()] == ["complete", "complete", "waiting"]
     assert "no more trials begin, 1 still train(s)" in capsys.readouterr().out
+
+
+@pytest.mark.bad_input
+def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
+    made = make("train.num_epochs=6,60")
+    complete, failed = Trial.complete, []
+
+    def fail_once(trial: Trial) -> float:
+        if not failed:
+            failed.append(trial.number)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return complete(trial)
+
+    monkeypatch.setattr(Trial, "complete", fail_once)
+    with pytest.raises(OSError, match="No space left"):
+        worker(made.directory, GPUS).run()
+    assert failed == [0]
+    assert [trial.state for trial in made.trials()] == ["running", "complete"]
 
 
 @pytest.mark.bad_input

@@ -25,7 +25,10 @@ class _Intermixed(Parser):
         if self._is_nested:
             return super().parse_known_args(args, namespace)
         self._is_nested = True
-        return self.parse_known_intermixed_args(args, namespace)
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_nested = False
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:

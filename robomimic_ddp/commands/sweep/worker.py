@@ -83,7 +83,10 @@ class Worker:
                         job.process.send_signal(signal.SIGTERM)
                     is_stopping = True
                 for job in list(self.jobs.values()):
-                    self._check(job)
+                    try:
+                        self._check(job)
+                    except (DataError, OSError) as error:
+                        self._begin_no_more(error)
                 time.sleep(self.poll)
         if self.error is not None:
             raise self.error
@@ -107,10 +110,13 @@ class Worker:
         try:
             return self._begin_remaining()
         except (DataError, OSError) as error:
-            self.error = error
-            if self.jobs:
-                print_clean(f"no more trials begin, {len(self.jobs)} still train(s): {error}")
+            self._begin_no_more(error)
             return False
+
+    def _begin_no_more(self, error: Exception) -> None:
+        self.error = self.error or error
+        if self.jobs:
+            print_clean(f"no more trials begin, {len(self.jobs)} still train(s): {error}")
 
     def _begin_remaining(self) -> bool:
         trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
