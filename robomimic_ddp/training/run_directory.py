@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -82,11 +82,13 @@ def begin_run(get_exp_dir: Callable) -> Callable:
         use_cuda = bool(config.train.cuda) and torch.cuda.is_available()
         requested = kwargs.get("resume")
         begun = session.begun(config, use_cuda, requested, isinstance(requested, bool))
-        run = begun.__enter__()
-        run.begun_in_main = begun
-        with entry_point.at_once(run.output.end):
-            run_inputs.check_inputs(run, run.resume.by_host)
-            return get_exp_dir(config, *args, **kwargs)
+        with ExitStack() as unless_it_begins:
+            run = unless_it_begins.enter_context(begun)
+            with entry_point.at_once(run.output.end):
+                run_inputs.check_inputs(run, run.resume.by_host)
+                paths = get_exp_dir(config, *args, **kwargs)
+            run.begun_in_main = unless_it_begins.pop_all()
+        return paths
 
     return wrapped
 

@@ -77,7 +77,7 @@ def check_inputs(run: Any, host_resumes: bool) -> None:
 
 
 def _check_inputs(run: Any, host_resumes: bool) -> None:
-    config, checked = run.config, run.built.checked
+    config, done = run.config, run.built.checked
     _check_output(config)
     data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
     formats = (ROBOMIMIC_FORMAT, DATA_FORMAT)
@@ -88,12 +88,13 @@ def _check_inputs(run: Any, host_resumes: bool) -> None:
         )
     # Where the host's main() begins the run, train() comes here again, perhaps with other data.
     data = str(config.train.get("data", None))
-    if data_format == ROBOMIMIC_FORMAT and data not in checked:
+    if data_format == ROBOMIMIC_FORMAT and data not in done:
         hdf5_validate.check(config)
+        done.add(data)
     path = config.experiment.get("ckpt_path", None)
-    if path is not None and not host_resumes and path not in checked:
+    if path is not None and not host_resumes and path not in done:
         safe_load.check(path, config.algo_name, run.options.trust_checkpoint)
-    checked |= {data, path}
+        done.add(path)
 
 
 def _check_output(config: Any) -> None:

@@ -33,7 +33,7 @@ class Built:
     """(configured, scaled) of each call of `api.scale_lr`."""
     checkpoints: list[dict] = field(default_factory=list)
     """Contents of the checkpoints that the host has read; released when training begins."""
-    checked: set[str | None] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)
     """Main rank: data and checkpoint that `run_inputs.check_inputs` has validated."""
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from robomimic_ddp.checkpoint import FoundRun
-from robomimic_ddp.errors import WriteError
+from robomimic_ddp.errors import DataError, WriteError
 from robomimic_ddp.training import run_directory as seam
 from tests.ranks.running import running
 
@@ -104,6 +104,29 @@ def test_a_path_that_ddp_json_has_lost_comes_from_the_host(tmp_path):
 
     paths = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun", (None, str(tmp_path))))
     assert paths == (str(tmp_path / "logs"), str(tmp_path))
+
+
+def test_a_run_that_fails_where_main_begins_it_is_over(monkeypatch):
+    config = SimpleNamespace(train=SimpleNamespace(cuda=False))
+    ended = []
+
+    @contextlib.contextmanager
+    def begun(*_):
+        try:
+            resume = SimpleNamespace(by_host=False)
+            yield SimpleNamespace(output=SimpleNamespace(end=None), resume=resume)
+        except DataError:
+            ended.append(True)
+            raise
+
+    def refuse(*_):
+        raise DataError("no such file")
+
+    monkeypatch.setattr(seam.session, "begun", begun)
+    monkeypatch.setattr(seam.run_inputs, "check_inputs", refuse)
+    with pytest.raises(DataError):
+        seam.begin_run(lambda config: None)(config)
+    assert ended
 
 
 @pytest.mark.parametrize("make", ["touch", "link"])
