@@ -21,7 +21,6 @@ import re
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,12 +28,13 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config import env
+from robomimic_ddp import cli
 from robomimic_ddp.errors import EXIT_DONE
 from robomimic_ddp.monitoring import evaluation, history
 from robomimic_ddp.terminal import say
 from scripts.arguments import CHECKOUT, CONFIGS
 from scripts.bench import turns
+from scripts.demo.demonstrations import count_written
 from scripts.demo.job import Job
 
 CASES = {
@@ -56,11 +56,15 @@ class Bench:
         self.job, self.task = Job(root), options.task
         self.words = [options.episodes, options.target]
         if self.task == "demo":
-            config, data = CHECKOUT / "configs" / "demo.json", self.job.root / "data"
+            config = CHECKOUT / "configs" / "demo.json"
+            data = self.job.root / f"data_{options.demonstrations}"
+            is_written = count_written(data) == options.demonstrations
             write, place = "scripts.demo.demonstrations", {"data_path": str(data)}
             place["data_cache_dir"] = str(self.job.root / "cache")
         else:
-            config, data = CONFIGS["bc"], self.job.root / "lift.hdf5"
+            config = CONFIGS["bc"]
+            data = self.job.root / f"lift_{options.demonstrations}.hdf5"
+            is_written = data.exists()
             write, place = "scripts.demo.lift_data", {"data": [{"path": str(data), "lang": None}]}
         self.config = json.loads(config.read_text())
         self.config["train"] |= {**place, "num_epochs": options.epochs}
@@ -68,10 +72,11 @@ class Bench:
         experiment["save"] |= {"enabled": True, "every_n_epochs": EVERY}
         experiment |= {"validate": False, "epoch_every_n_steps": options.steps}
         experiment["rollout"]["enabled"] = False
-        if not data.exists():
-            self.job.step("host", self.job.patch_host)
-            if self.task == "demo":
-                self.job.add_simulator()
+        self.job.step("host", self.job.patch_host)
+        if self.task == "demo":
+            self.job.add_simulator()
+        if not is_written:
+            shutil.rmtree(data, ignore_errors=True)
             words = (write, data, options.demonstrations, 0)
             self.job.step("data", lambda: self.job.python(*words))
 
@@ -115,34 +120,23 @@ def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
     return sorted((int(re.search(r"epoch_(\d+)", file.name)[1]), file) for file in files)
 
 
-def play(run: Path, episodes: int, target: float) -> None:
-    """Play the checkpoints of a run until one succeeds in the share `target` of its episodes."""
-    from robomimic_ddp.commands.evaluate import record
-    from robomimic_ddp.commands.evaluate.evaluator import Evaluator
-    from robomimic_ddp.commands.evaluate.workers import Pool
-    from robomimic_ddp.commands.launch import devices
-    from robomimic_ddp.config import machine
-
+def play(run: Path, episodes: int, target: float) -> int:
+    """Play the checkpoints of a run until one succeeds in the share `target` of its episodes.
+    Return the exit code of `robomimic-ddp evaluate`.
+    """
     may_fail = episodes - target * episodes
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open(run / "evaluation.log", "wb") as log,
-        record.locked(run),
-    ):
-        gpus = devices.visible_devices(env.variables())
-        pool = Pool(machine.usable_cores(), gpus, log, 600.0)
-        try:
-            for _, file in checkpoints_of(run):
-                for count in sorted({min(FIRST_EPISODES, episodes), episodes}):
-                    evaluator = Evaluator(run, Path(folder), pool, record.Trackers(run), count, 0)
-                    (result,) = evaluator.evaluate(file)
-                    failed = count * (1.0 - result["log"][evaluation.SUCCESS])
-                    if failed > may_fail + 1e-6:
-                        break
-                else:
-                    return
-        finally:
-            pool.close()
+    for epoch, file in checkpoints_of(run):
+        for count in sorted({min(FIRST_EPISODES, episodes), episodes}):
+            words = ["--checkpoints", str(file), "--episodes", str(count)]
+            code = cli.main(["evaluate", str(run), *words])
+            if code:
+                return code
+            rates = [r["log"] for r in evaluation.results(run) if r["epoch"] == epoch]
+            if count * (1.0 - rates[-1][evaluation.SUCCESS]) > may_fail + 1e-6:
+                break
+        else:
+            break
+    return EXIT_DONE
 
 
 def reached(run: Path, started: float, episodes: int, target: float) -> dict[str, Any]:
@@ -231,6 +225,6 @@ def tables(options: argparse.Namespace, rounds: int) -> Iterator[turns.Table]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--play"]:
-        play(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+        sys.exit(play(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
     else:
         sys.exit(main())

@@ -7,7 +7,6 @@ failure it leaves at once, since this is how the other ranks notice.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import multiprocessing
@@ -23,13 +22,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.config import end_with_parent
+
 COLLECTIVE_TIMEOUT_SECONDS = 300.0
 """Of the process group; longer than the pool's watchdog, which shows every hung rank's stacks."""
 
 
 def work(connection: Connection, folder: str, slot: int) -> None:
     """Serve tasks until the parent closes the pipe: the main function of a worker."""
-    _die_with_parent()
+    end_with_parent.ending_with(os.getppid(), signal.SIGKILL)()
     # Its own children would be started in its own way; a rank under torchrun has the platform's
     # default.
     multiprocessing.set_start_method(None, force=True)
@@ -128,9 +129,3 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
-
-
-def _die_with_parent() -> None:
-    """On Linux, a worker whose pytest was killed is killed too (PR_SET_PDEATHSIG = 1)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
