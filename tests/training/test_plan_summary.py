@@ -236,5 +236,5 @@ def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
     line = "rollouts: rank 0 plays all episodes (experiment.rollout.batched:"
     for ranks, changes, times in ((8, {}, 1), (8, {"batched": False}, 0), (1, {}, 0)):
         present = run_of({"experiment": {"rollout": {**rollout, **changes}}}, ranks, min(ranks, 4))
-        present.output.directory = tmp_path
+        present.output.record = RunRecord(tmp_path, {})
         assert present.describe().count(line) == times, (ranks, changes)
