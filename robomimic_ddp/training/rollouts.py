@@ -20,7 +20,7 @@ from typing import Any
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group, main_rank, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import listed, print_clean
 from robomimic_ddp.training import episodes as episodes_of
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _announce(episodes: int) -> None:
         world = group.world_size()
         shares = (f"rank {rank}: {_listed(range(rank, episodes, world))}" for rank in range(world))
         print_clean(
-            f"rollouts: episodes of each environment over {world} ranks: {'; '.join(shares)}"
+            f"rollouts: episodes of each environment over {world} ranks: {listed(shares, '; ')}"
         )
 
 
@@ -214,9 +214,9 @@ def merge(parts: list[tuple[dict[str, dict[str, float]] | None, int]]) -> dict[s
 def _warn_of_failed(env: str, ranks: Collection[int]) -> None:
     if ranks and group.is_main():
         print_clean(
-            f"warning: rollouts: rank(s) {', '.join(map(str, sorted(ranks)))} played no episode of "
-            f"{env}, since its simulator failed (a rank's traceback is in log_rank<k>.txt, beside "
-            "the run's log.txt). The statistics are those of the other ranks' episodes.",
+            f"warning: rollouts: rank(s) {listed(sorted(ranks))} played no episode of {env}, since "
+            "its simulator failed (a rank's traceback is in log_rank<k>.txt, beside the run's "
+            "log.txt). The statistics are those of the other ranks' episodes.",
             file=sys.stderr,
         )
 
