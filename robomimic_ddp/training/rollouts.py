@@ -215,8 +215,8 @@ def _warn_of_failed(env: str, ranks: Collection[int]) -> None:
     if ranks and group.is_main():
         print_clean(
             f"warning: rollouts: rank(s) {listed(sorted(ranks))} played no episode of {env}, since "
-            "its simulator failed (a rank's traceback is in log_rank<k>.txt, beside the run's "
-            "log.txt). The statistics are those of the other ranks' episodes.",
+            "its simulator failed (a rank's traceback is in the run's logs/log_rank<k>.txt). "
+            "The statistics are those of the other ranks' episodes.",
             file=sys.stderr,
         )
 
