@@ -73,13 +73,17 @@ class Checkpoint:
         return self.epoch >= self.number("train.num_epochs", self.epoch + 1)
 
 
+def name_in(run: Path, path: Path) -> str:
+    """Return the path in the run's folder; of a file elsewhere, the path itself."""
+    return str(path.relative_to(run) if run in path.parents else path)
+
+
 def signature(run: Path, path: Path) -> tuple[str, int, int]:
     """Return the name in the run, size and time of a file, which tell its versions apart. Raises
     OSError.
     """
     status = path.stat()
-    name = path.relative_to(run) if run in path.parents else path
-    return str(name), status.st_size, status.st_mtime_ns
+    return name_in(run, path), status.st_size, status.st_mtime_ns
 
 
 def of_run(run: Path) -> list[Path]:
