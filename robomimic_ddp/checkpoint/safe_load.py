@@ -165,6 +165,8 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
     try:
         str(file).encode()  # torch 2.0 gives another reason
         load_limits.require_file(file, legacy)
+        if not legacy:
+            load_limits.require_checksums(file)
         content = _load_allowed(file, legacy, how)
         load_limits.require_content(content, file)
         return safe_numpy.resolved(content)
