@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
 _EPOCH = re.compile(r"epoch_(\d+)")
 _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
+_MOST_EPOCHS = 10**9
 _OF_DATASETS = "lang"
 """A key in the metadata of hosts that call an environment by its dataset."""
 
@@ -130,7 +133,8 @@ def _names(run: Path) -> str:
 
 
 def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
-    """Copy a checkpoint into `folder`, where no training replaces it, and read it.
+    """Copy a checkpoint below `folder`, where no training replaces it, and read it. Each copy has a
+    new path: workers know a policy by it.
 
     Raises CheckpointError for a file that is damaged, still being written, or has vanished, and
     DataError for a policy without a simulator.
@@ -138,7 +142,7 @@ def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint
     try:
         before = signature(run, path)
         read(before, path, with_weights=False)  # before a large file is copied
-        copy = Path(shutil.copyfile(path, folder / path.name))
+        copy = Path(shutil.copyfile(path, Path(tempfile.mkdtemp(dir=folder), path.name)))
         after = signature(run, path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be copied: {error}.") from error
@@ -162,19 +166,33 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
     try:
         config = files.parse_json(content["config"])
         environments = tuple(_environments(content, config))
+        epoch = _epoch(content, path.name)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{file[0]} does not say what its policy was trained for ({type(error).__name__}: "
             f'{error}). Expected a host\'s checkpoint with "config" and "env_metadata", such as '
             "last.pth or one of models/."
         ) from error
-    match = _EPOCH.search(path.name)
-    epoch = tree.at(content, "variable_state.epoch")
-    if not isinstance(epoch, int):
-        epoch = int(match[1]) if match else 0
+    if not environments:
+        raise DataError(
+            f"{file[0]} names no environment to play in: its env_metadata is empty, or each entry "
+            'of train.data has "eval": false. Expected a checkpoint of a training with an entry '
+            "that is evaluated, or with experiment.additional_envs."
+        )
     model = content["model"]
     weights = digest([model.get("nets"), model.get("ema")])[:16] if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
+
+
+def _epoch(content: Mapping[str, Any], file_name: str) -> int:
+    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
+    epoch = tree.at(content, "variable_state.epoch")
+    if epoch is None:
+        match = _EPOCH.search(file_name)
+        return int(match[1]) if match else 0
+    if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCHS:
+        raise ValueError(f"its epoch is {str(epoch)[:20]}")
+    return int(epoch)
 
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:
