@@ -67,7 +67,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown} was written by the algorithm {written_by!r}, and this run trains "
             f"{algo_name!r}: its parameter names do not match this model's. {_REMEDY}"
         )
-    broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+    broken = not_numbers(model)
     if broken:
         raise CheckpointError(
             f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
@@ -85,6 +85,11 @@ def contents(content: Any) -> str:
     model = content["model"]
     kind = "null" if model is None else type(model).__name__
     return 'an empty "model"' if model == {} else f'{kind} as its "model"'
+
+
+def not_numbers(model: Any) -> list[str]:
+    """Return the names of tensors with NaN or infinity in a checkpoint's model, or a part of it."""
+    return [name for name, tensor in _tensors(model) if _is_broken(tensor)]
 
 
 def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:

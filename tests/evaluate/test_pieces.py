@@ -141,6 +141,16 @@ def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("weight", [float("nan"), [1.0, float("inf")]])
+def test_a_policy_of_weights_that_are_not_numbers_has_no_result(weight, tmp_path):
+    nets = {"policy.net.weight": torch.tensor(weight)}
+    path = write(tmp_path / "a.pth", model={"nets": nets, "ema": None})
+    with pytest.raises(CheckpointError, match="in 1 tensor.s., such as policy.net.weight: its"):
+        read(path)
+    checkpoints.read(("a.pth", 1, 1), path, with_weights=False)
+
+
+@pytest.mark.bad_input
 def test_a_checkpoint_that_names_no_environment_is_refused(tmp_path):
     """Else there would be an empty table, and exit code 0."""
     entries = json.loads(json.dumps(CONFIG))

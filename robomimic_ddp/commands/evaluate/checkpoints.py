@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
+from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, rlds_keys, tree
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
@@ -179,9 +180,20 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
             'of train.data has "eval": false. Expected a checkpoint of a training with an entry '
             "that is evaluated, or with experiment.additional_envs."
         )
-    model = content["model"]
-    weights = digest([model.get("nets"), model.get("ema")])[:16] if with_weights else ""
+    weights = _weights(content["model"], file[0]) if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
+
+
+def _weights(model: Mapping[str, Any], shown: str) -> str:
+    """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
+    parts = [model.get("nets"), model.get("ema")]
+    if broken := safe_load.not_numbers(parts):
+        raise CheckpointError(
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
+            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
+            "actions to play. Evaluate an earlier checkpoint."
+        )
+    return digest(parts)[:16]
 
 
 def _epoch(content: Mapping[str, Any], file_name: str) -> int:
