@@ -146,7 +146,9 @@ def _is_legacy(file: Path, shown: str) -> bool:
         with files.opened(file) as opened:
             start = opened.read(max(map(len, _LEGACY_MAGICS)))
     except OSError as error:
-        raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
+        raise CheckpointError(
+            f"{shown} cannot be read: {error}. Name a file that you may read."
+        ) from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
     if not is_legacy and not (start.startswith(_ZIP_MAGIC) and load_limits.is_archive(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
@@ -189,6 +191,11 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
                 "anything else could run any program. It was not loaded. If you trust its source, "
                 "train with ddp.trust_checkpoint=true; else use another checkpoint."
+            ) from error
+        if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
+            raise CheckpointError(
+                f"{shown} was written by a newer torch: its format is {newer[1]}, and this torch, "
+                f"{torch.__version__}, reads up to {newer[2]}. Install a torch as new as that one."
             ) from error
         raise CheckpointError(
             f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "

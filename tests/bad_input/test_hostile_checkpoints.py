@@ -168,12 +168,17 @@ def deep_key(path: Path) -> None:
     rewritten(path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED)
 
 
+def of_a_newer_torch(path: Path) -> None:
+    rewritten(path, lambda name, old: b"99\n" if name == "version" else old, zipfile.ZIP_STORED)
+
+
 ARCHIVES = {
     gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
     behind_a_program: "before or behind its archive",
     several_disks: "is not a checkpoint of torch",
     deep_key: "levels deep",
+    of_a_newer_torch: "was written by a newer torch: its format is 99",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -97,7 +98,8 @@ def of_run(run: Path) -> list[Path]:
     dated = []
     for path in (*(run / MODELS).glob("*.pth"), run / LAST):
         with suppress(OSError):  # another program has removed it
-            dated.append((path.name != LAST, path.stat().st_mtime_ns, path))
+            status = path.stat() if path.exists() else path.lstat()  # of a link to nothing
+            dated.append((path.name != LAST, status.st_mtime_ns, path))
     return [path for *_, path in sorted(dated, reverse=True)]
 
 
@@ -125,7 +127,7 @@ def _select(run: Path, word: str) -> list[Path]:
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
             f"or the path of a file; the run has {_names(run) or 'none yet'}."
         )
-    return [path.resolve() if path.is_symlink() else path for path in selected]
+    return [Path(os.path.realpath(path)) if path.is_symlink() else path for path in selected]
 
 
 def _names(run: Path) -> str:

@@ -72,7 +72,10 @@ class Follower:
         for path in checkpoints.of_run(self.run):
             try:
                 signature = checkpoints.signature(self.run, path)
-            except OSError:
+            except OSError as error:
+                if path.is_symlink():
+                    text = f"{path} leads to no file ({error.strerror})."
+                    self.unreadable[checkpoints.name_in(self.run, path)] = None, text
                 continue
             if signature in self.done or (signature in self.early and not has_ended):
                 continue
