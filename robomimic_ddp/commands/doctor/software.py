@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
@@ -84,13 +85,21 @@ def check_rlds(context: Context) -> Iterator[Finding]:
 
 def check_host(_: Context) -> Iterator[Finding]:
     """Check that the robomimic which ranks import is edited for this version of the API."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        yield fail("the current folder was removed: no rank can start in it", "cd elsewhere.")
     folder = host_edits.importable_folder("robomimic")
     if folder is None:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield warn("no robomimic can be imported here", remedy)
         return
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
-    texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
+    try:
+        texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
+    except OSError as error:
+        yield fail(f"the host cannot be read: {error}", "Replace the file, or let us read it.")
+        return
     edited = [text for text in texts if host_edits.api_names(text) is not None]
     versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
     remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)
