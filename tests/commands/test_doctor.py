@@ -220,7 +220,7 @@ def test_host(script, level, words, tmp_path, monkeypatch):
 
 
 def test_a_host_that_cannot_be_read(tmp_path, monkeypatch):
-    """It is not for us to be told of."""
+    """It is not a fault of ours to report."""
     package_in(tmp_path, "robomimic", "")
     (tmp_path / "robomimic" / "scripts").mkdir()
     with open(tmp_path / "robomimic" / "scripts" / "train.py", "wb") as file:

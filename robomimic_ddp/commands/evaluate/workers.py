@@ -130,8 +130,8 @@ class Pool:
             return self._died(worker, task)
         if answer.get("failed") == "policy":
             raise CheckpointError(
-                f"{task.shown}: the host cannot make its policy here ({answer['text']}). Expected a "
-                f"checkpoint that this host can load. {self.log.name} has the traceback."
+                f"{task.shown}: the host cannot make its policy here ({answer['text']}). Expected "
+                f"a checkpoint that this host can load. {self.log.name} has the traceback."
             )
         if answer.get("failed") == "setup":
             raise DataError(
