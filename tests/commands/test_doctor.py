@@ -283,6 +283,13 @@ def found_by(check, package, folder, monkeypatch):
             software.check_versions,
             "hub<0.26",
         ),
+        ("torch", "raise OSError(24, 'Too many open files')", software.check_torch, "ulimit -n"),
+        (
+            "torch",
+            "raise ImportError('libtorch_cpu.so: failed to map segment from shared object')",
+            software.check_torch,
+            "ulimit -v",
+        ),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_a_finding(

@@ -12,6 +12,7 @@ from pathlib import Path
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.config import host_edits
+from robomimic_ddp.distributed import known_errors
 from robomimic_ddp.errors import other_api_version
 
 OLDEST_TORCH = (2, 0, 1)
@@ -35,7 +36,8 @@ def version(package: str) -> str | None:
 
 def _broken(package: str, error: str, remedy: str) -> Finding:
     known = (text for words, text in _REMEDIES.items() if words in error)
-    return fail(f"{package} cannot be used: {error}", next(known, remedy))
+    of_the_machine = known_errors.remedy(error)
+    return fail(f"{package} cannot be used: {error}", next(known, of_the_machine or remedy))
 
 
 def check_versions(context: Context) -> Iterator[Finding]:
@@ -75,7 +77,8 @@ def check_rlds(context: Context) -> Iterator[Finding]:
     if version("tensorflow-datasets") is None:
         yield ok(f"the libraries for RLDS data are not installed; if you need them: {WITH_RLDS}")
     elif "error" in libraries:
-        yield warn(f"RLDS data cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
+        remedy = known_errors.remedy(libraries["error"]) or f"{WITH_RLDS}."
+        yield warn(f"RLDS data cannot be read: {libraries['error']}", remedy)
     else:
         resized = libraries["resized"]
         message = f"tensorflow-datasets {libraries['version']}, frames resized by {resized}"

@@ -88,9 +88,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     return EXIT_REFUSED if any(result.get("lost") for result in results) else EXIT_DONE
 
 
-def _evaluate(
-    selected: Sequence[Path], evaluator: Any
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _evaluate(selected: Sequence[Path], evaluator: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """Evaluate and return the results, and why each checkpoint that was left out has none."""
     results: list[dict[str, Any]] = []
     faults: list[str] = []
