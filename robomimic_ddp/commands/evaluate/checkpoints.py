@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +13,8 @@ from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, rlds_keys, tree
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
-from robomimic_ddp.verify import digest
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
-_EPOCH = re.compile(r"epoch_(\d+)")
 _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
 _OF_DATASETS = "lang"
@@ -164,12 +161,8 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
             f'{error}). Expected a host\'s checkpoint with "config" and "env_metadata", such as '
             "last.pth or one of models/."
         ) from error
-    match = _EPOCH.search(path.name)
-    epoch = tree.at(content, "variable_state.epoch")
-    if not isinstance(epoch, int):
-        epoch = int(match[1]) if match else 0
-    model = content["model"]
-    weights = digest([model.get("nets"), model.get("ema")])[:16] if with_weights else ""
+    epoch = contents.saved_epoch(content, path)
+    weights = contents.weights_digest(content) if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
 
 
