@@ -1,6 +1,4 @@
-"""A host that leaves `train.data` empty, and names its datasets with other keys: prior data, and those
-of a task.
-"""
+"""A host that leaves `train.data` empty, and names its datasets with other keys."""
 
 from __future__ import annotations
 
