@@ -149,8 +149,8 @@ def with_half_a_character(content):
     ("change", "words"),
     [
         (hierarchical, "has a model of actor, planner, and a policy of one part"),
-        (without_shapes, "it has no ['shape_metadata']"),
-        (without_config, "it has no ['config']"),
+        (without_shapes, "it has no shape_metadata"),
+        (without_config, "it has no config that is JSON"),
         (of_unknown_numbers, "safetensors, JSON or UTF-8 cannot contain"),
         (with_an_object, "an object of the type"),
         (with_half_a_character, "safetensors, JSON or UTF-8 cannot contain"),

@@ -59,10 +59,11 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
 
 def _require_policy(content: Mapping[str, Any], source: Path) -> None:
     missing = [key for key in _NEEDED if key not in content]
-    if missing or not contents.config(content):
+    missing = missing or (["config that is JSON"] if not contents.config(content) else [])
+    if missing:
         raise CheckpointError(
-            f"{source} does not say how to build its nets: it has no {missing or ['config']}. "
-            "Export a host's checkpoint, such as last.pth or one of models/."
+            f"{source} does not say how to build its nets: it has no {', '.join(missing)}. Export "
+            "a host's checkpoint, such as last.pth or one of models/."
         )
     others = sorted(map(str, content["model"].keys() - _TRAINING))
     if others or not content["model"].get("nets"):

@@ -48,7 +48,7 @@ def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
             "nothing would be validated. Set experiment.validate=true, or the key to null."
         )
     if train.get("data", None) is None and any(paths.datasets(train)):
-        return  # under other names, with filter keys of their own: the host reads them
+        return  # under other names and filter keys, which the host knows
     for entry in entries(train.get("data", None)):
         _File(entry, config, filters, most_episodes).check()
 
