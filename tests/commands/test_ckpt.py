@@ -136,6 +136,10 @@ def of_unknown_numbers(content):
     content["model"]["ema"]["a.b"] = torch.zeros(2, dtype=torch.complex32)
 
 
+def diverged(content):
+    content["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
+
+
 def with_an_object(content):
     content["shape_metadata"]["dtype"] = np.dtype(">f4")
 
@@ -152,6 +156,7 @@ def with_half_a_character(content):
         (without_shapes, "it has no shape_metadata"),
         (without_config, "it has no config that is JSON"),
         (of_unknown_numbers, "safetensors, JSON or UTF-8 cannot contain"),
+        (diverged, "its training had diverged, and its policy has no actions"),
         (with_an_object, "an object of the type"),
         (with_half_a_character, "safetensors, JSON or UTF-8 cannot contain"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
 
 _EPOCH = re.compile(r"epoch_(\d+)")
+_MOST_EPOCHS = 10**9
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
 _DEFINING = re.compile(
@@ -263,18 +265,27 @@ def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def saved_epoch(content: Mapping[str, Any], path: Path) -> int:
-    """Return the last epoch of a checkpoint, as it or its file's name says; else 0."""
-    number = tree.at(content, "variable_state.epoch")
-    if isinstance(number, int):
-        return number
-    match = _EPOCH.search(path.name)
-    return int(match[1]) if match else 0
+def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
+    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
+    epoch = tree.at(content, "variable_state.epoch")
+    if epoch is None:
+        match = _EPOCH.search(file_name)
+        return int(match[1]) if match else 0
+    if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCHS:
+        raise ValueError(f"its epoch is {str(epoch)[:20]}")
+    return int(epoch)
 
 
-def weights_digest(content: Mapping[str, Any]) -> str:
-    """Return the digest of a checkpoint's weights that evaluations know it by."""
-    return digest([content["model"].get("nets"), content["model"].get("ema")])[:16]
+def weights_digest(content: Mapping[str, Any], shown: str) -> str:
+    """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
+    parts = [content["model"].get("nets"), content["model"].get("ema")]
+    if broken := safe_load.not_numbers(parts):
+        raise CheckpointError(
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
+            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
+            "actions to play. Take an earlier checkpoint."
+        )
+    return digest(parts)[:16]
 
 
 def write(content: Mapping[str, Any], output: Path) -> None:

@@ -31,6 +31,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     what its weights are. Raises CheckpointError: nothing is then written.
     """
     _require_policy(content, source)
+    digest = contents.weights_digest(content, str(source))
     averaged = bool(content["model"].get("ema"))
     section = "ema" if averaged else "nets"
     tensors = content["model"][section]
@@ -46,7 +47,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
             CONFIG: _json(config),
             STATISTICS: _json(statistics),
             METADATA: _json({**rest, "weights": section}),
-            CARD: _card(content, config, source, weights).encode(),
+            CARD: _card(content, config, source, (weights, digest)).encode(),
         }
     except (KeyError, TypeError, ValueError) as error:  # a kind of number, an object, a text
         raise CheckpointError(
@@ -116,19 +117,24 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _card(content: Mapping[str, Any], config: Mapping[str, Any], source: Path, weights: str) -> str:
-    """Return the model card, with what the files of the checkpoint's run know."""
+def _card(
+    content: Mapping[str, Any], config: Mapping[str, Any], source: Path, of: tuple[str, str]
+) -> str:
+    """Return the model card, with what the files of the checkpoint's run know. of: the weights in
+    words, and their digest.
+    """
+    weights, digest = of
     rows = [
         ("algorithm", content["algo_name"]),
         ("weights", weights),
         *_shapes(content["shape_metadata"]),
         ("data", ", ".join(Path(path).name for path in paths.datasets(config.get("train")))),
     ]
-    epoch = contents.saved_epoch(content, source)
+    epoch = contents.saved_epoch(content, source.name)
     run = run_summary.directory_of(source)
     if run is not None:
         rows += _training(run, epoch)
-        rows += _successes(run, contents.weights_digest(content))
+        rows += _successes(run, digest)
     shown = [f"| {name} | {_cell(value)} |" for name, value in rows if value]
     title = _cell(tree.at(config, "experiment.name") or content["algo_name"])
     head = ["---", "library_name: robomimic", "pipeline_tag: robotics", "---", "", f"# {title}", ""]
