@@ -102,7 +102,7 @@ def test_the_model_card_says_what_the_run_knows(checkpoints, command, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(checkpoints["diffusion_policy_images"].parent, run)
     content = contents.read(run / "last.pth")
-    result = {"kind": "result", "epoch": 2, "weights": contents.weights_digest(content)}
+    result = {"kind": "result", "epoch": 2, "weights": contents.weights_digest(content, "last.pth")}
     result |= {"env": "walk", "episodes": 50, "checkpoint": "last.pth", "interval": [0.69, 0.9]}
     for weights, rate in ((result["weights"], 0.82), ("of others", 0.1)):
         log = {"Success_Rate": rate, "Return": 1.0, "Horizon": 5.0}
