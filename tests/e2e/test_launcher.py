@@ -140,7 +140,7 @@ def slurm(tmp_path):
     stand_in(
         commands,
         "scontrol",
-        'if [ "$1" = show ]; then echo localhost; exit; fi\n'
+        'if [ "$1" = show ]; then echo localhost; echo JobState=RUNNING; exit; fi\n'
         'echo "$@" > "$LAUNCHED_FOLDER/requeued"\n',
     )
     return {
