@@ -2,7 +2,7 @@
 folder of their own.
 
 Each node is a process namespace with its own host name, and ends at once with all its processes.
-The names n1 and n2 are known to its programs only. Needs root, and the packages slurm-wlm and munge.
+Only its programs know the names n1 and n2. Needs root, and the packages slurm-wlm and munge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from tests.hosts import Host, environment
 
 NODES = ("n1", "n2")
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare", "setpriv")
 _ADDRESSES = "127.0.1.1 n1\n127.0.1.2 n2\n"
 START_SECONDS = 60.0
 _CONFIG = """\
@@ -65,6 +65,7 @@ def missing() -> str | None:
     return None if alone.returncode == 0 else f"unshare: {alone.stderr.decode().strip()}"
 
 
+_ENDS_WITH_THE_TESTS = "setpriv --pdeathsig KILL".split()
 _NAMESPACES = "unshare --uts --mount --pid --fork --kill-child --mount-proc".split()
 
 
@@ -102,7 +103,7 @@ class Cluster:
     def _begin(self, name: str, *words: str) -> None:
         with open(self.folder / f"{name}.out", "ab") as out:
             self._daemons[name] = subprocess.Popen(
-                words, env=self.variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                [*_ENDS_WITH_THE_TESTS, *words], env=self.variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
 
