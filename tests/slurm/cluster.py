@@ -101,11 +101,11 @@ class Cluster:
         self.until(lambda: self.states() == ["idle", "idle"], START_SECONDS, "two idle nodes")
 
     def _begin(self, name: str, *words: str) -> None:
+        command = [*_ENDS_WITH_THE_TESTS, *words]
+        options = {"env": self.variables, "stdin": subprocess.DEVNULL, "start_new_session": True}
         with open(self.folder / f"{name}.out", "ab") as out:
-            self._daemons[name] = subprocess.Popen(
-                [*_ENDS_WITH_THE_TESTS, *words], env=self.variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True,
-            )  # fmt: skip
+            process = subprocess.Popen(command, stdout=out, stderr=out, **options)
+        self._daemons[name] = process
 
     def boot(self, node: str) -> None:
         """Starts a node; its first process also buries the processes whose parent has died."""

@@ -63,16 +63,12 @@ def uninterrupted(
     return train
 
 
-def train(cluster: Cluster, config: Path, *options: str, **variables: Any) -> str:
-    """Submits scripts/train_slurm.sbatch and returns the job's number, once a test may interrupt it."""
-    words = [
-        "--gpus-per-node=0",
-        "--cpus-per-task=1",
-        *options,
-        ROOT / "scripts/train_slurm.sbatch",
-    ]
-    words += ["--config", config, "--gpus", "1", "--module", MODULE]
-    return submit(cluster, config, *words, **variables)
+def train(cluster: Cluster, config: Path, **variables: Any) -> str:
+    """Submits scripts/train_slurm.sbatch; returns the job's number when a test may interrupt it."""
+    script = ROOT / "scripts" / "train_slurm.sbatch"
+    words = ["--config", config, "--gpus", "1", "--module", MODULE]
+    few = ("--gpus-per-node=0", "--cpus-per-task=1")
+    return submit(cluster, config, *few, script, *words, **variables)
 
 
 def submit(cluster: Cluster, config: Path, *words: object, **variables: Any) -> str:
@@ -107,6 +103,13 @@ def trained(config: Path) -> list[int]:
     return [json.loads(line)["epoch"] for line in lines if '"train"' in line]
 
 
+def shorten(cluster: Cluster, job: str) -> None:
+    """The time limit is less than two minutes away: Slurm, which looks every 30 s, warns."""
+    hours, minutes, _ = cluster.job(job)["RunTime"].split(":")
+    limit = 60 * int(hours) + int(minutes) + 2
+    cluster.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+
+
 def preempt(cluster: Cluster, job: str) -> None:
     words = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
     cluster.ask("sbatch", *words, "--wrap=sleep 1")
@@ -114,31 +117,27 @@ def preempt(cluster: Cluster, job: str) -> None:
 
 def lose_a_node(cluster: Cluster, job: str) -> None:
     cluster.cut_power("n2")
-    waits = cluster.until(
-        lambda: cluster.job(job)["JobState"] == "PENDING", SECONDS, "requeued job"
-    )
-    assert waits and cluster.states()[1].startswith("down")
+    cluster.until(lambda: cluster.job(job)["JobState"] == "PENDING", SECONDS, "requeued job")
+    assert cluster.states()[1].startswith("down")
     cluster.boot("n2")
 
 
-INTERRUPTIONS: dict[str, tuple[tuple[str, ...], Callable[[Cluster, str], Any]]] = {
-    "time limit": (("--time=2", "--signal=USR1@60"), lambda cluster, job: None),
-    "USR1": ((), lambda cluster, job: cluster.ask("scancel", "--signal=USR1", job)),
-    "requeue": ((), lambda cluster, job: cluster.ask("scontrol", "requeue", job)),
-    "preemption": ((), preempt),
-    "dead node": ((), lose_a_node),
+INTERRUPTIONS: dict[str, Callable[[Cluster, str], Any]] = {
+    "time limit": shorten,
+    "USR1": lambda cluster, job: cluster.ask("scancel", "--signal=USR1", job),
+    "requeue": lambda cluster, job: cluster.ask("scontrol", "requeue", job),
+    "preemption": preempt,
+    "dead node": lose_a_node,
 }
-"""What happens to a job -> options of sbatch, and who does it."""
 
 
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_an_interrupted_job_resumes(
     name: str, cluster: Cluster, config: Any, uninterrupted: Any, tmp_path: Path
 ) -> None:
-    options, interrupt = INTERRUPTIONS[name]
     file = config(tmp_path)
-    job = train(cluster, file, *options)
-    interrupt(cluster, job)
+    job = train(cluster, file)
+    INTERRUPTIONS[name](cluster, job)
     require_resumed(cluster, job, file, uninterrupted(2))
 
 
