@@ -45,6 +45,7 @@ SchedulerParameters=sched_interval=2,bf_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
+FirstJobId={job}
 SlurmdTimeout=20
 NodeName=n1 NodeAddr=127.0.1.1 Port={ports[1]} CPUs=4
 NodeName=n2 NodeAddr=127.0.1.2 Port={ports[2]} CPUs=4
@@ -81,12 +82,13 @@ class Cluster:
 
     def start(self) -> None:
         """Starts all, and returns when both nodes are idle."""
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
         ports = [held.getsockname()[1] for held in sockets]
         for held in sockets:
             held.close()
         name = socket.gethostname().partition(".")[0]
-        text = _CONFIG.format(host=name, ports=ports, folder=self.folder)
+        job = max(1, ports[3] - 20000)  # scripts give a job a port by its number
+        text = _CONFIG.format(host=name, ports=ports, folder=self.folder, job=job)
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost {name}\n{_ADDRESSES}")
         key = self.folder / "munge.key"
