@@ -108,6 +108,8 @@ def shorten(cluster: Cluster, job: str) -> None:
     hours, minutes, _ = cluster.job(job)["RunTime"].split(":")
     limit = 60 * int(hours) + int(minutes) + 2
     cluster.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+    cluster.until(lambda: cluster.job(job)["Restarts"] == "1", SECONDS, "requeued job")
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=10")
 
 
 def preempt(cluster: Cluster, job: str) -> None:
