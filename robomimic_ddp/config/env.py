@@ -36,7 +36,8 @@ class LaunchEnv:
     must be counted, and `local_world_size` is a lower bound. error_file: where torchrun reads why a
     rank failed; node, nodes: number of this node, from 0, and how many, where torchrun says it;
     shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
-    restart_count: torchrun's job id and number of restarts. option_texts: option names in lower
+    restart_count: torchrun's job id and number of restarts; run_id is Slurm's without torchrun.
+    requeued: whether Slurm has started the job before. option_texts: option names in lower
     case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is not a launcher: interactive
     shells of a cluster export them too.
     """
@@ -52,6 +53,7 @@ class LaunchEnv:
     error_file: str | None = None
     shown_by_launcher: bool = False
     run_id: str | None = None
+    requeued: bool = False
     node: int | None = None
     nodes: int | None = None
     cuda_visible_devices: str | None = None
@@ -94,7 +96,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         elastic="TORCHELASTIC_RUN_ID" in environ,
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         shown_by_launcher=_is_last_attempt(environ),
-        run_id=environ.get("TORCHELASTIC_RUN_ID"),
+        run_id=environ.get("TORCHELASTIC_RUN_ID", environ.get("SLURM_JOB_ID")),
+        requeued=_integer(environ, "SLURM_RESTART_COUNT", default=0) > 0,
         node=_integer(environ, "GROUP_RANK") if "GROUP_RANK" in environ else None,
         nodes=_integer(environ, "GROUP_WORLD_SIZE", default=0) or None,
         **common,

@@ -33,7 +33,7 @@ from robomimic_ddp.training import run_inputs
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`, and
+    own flag), torchrun has restarted the ranks, or Slurm the job. What it finds is `run.resume.source`, and
     `run.resume.by_host` whether the host shall resume by itself: from its own checkpoint, in a
     directory without a state of ours. `ddp.resume=auto` finds a run that has begun and saved
     nothing, too, and None is not an error.
@@ -45,20 +45,20 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
-    if not asked and not launch.restart_count:
+    is_restart = launch.restart_count > 0 or launch.requeued
+    if not asked and not is_restart:
         return
 
     def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
-        if launch.restart_count:
-            previous = checkpoint.find_job(experiment, checkpoint.job_name(launch))
+        if is_restart:
+            job = checkpoint.job_name(launch)
+            previous = checkpoint.find_job(experiment, job, finished=launch.requeued)
         if previous is None and asked:
             previous = checkpoint.find_run(experiment, host_can, required)
-        if previous is None and launch.restart_count:
-            print_clean(
-                f"restart {launch.restart_count}: this job has no folder in {experiment} yet"
-            )
+        if previous is None and is_restart:
+            print_clean(f"restart: this job has no folder in {experiment} yet; a new run begins")
         elif previous is None:
             print_clean(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
         elif launch.restart_count:

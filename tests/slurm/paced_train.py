@@ -45,7 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path)
     given = parser.parse_args()
-    if "SLURM_JOB_ID" in os.environ and "ROBOMIMIC_DDP_RESUME" not in os.environ:
+    started_again = {"SLURM_RESTART_COUNT", "ROBOMIMIC_DDP_RESUME"} & {*os.environ}
+    if "SLURM_JOB_ID" in os.environ and not started_again:
         around(host_train, "algo_factory", Pace(given.config.parent / "reached").construct)
     train(str(given.config))
 
