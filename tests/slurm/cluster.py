@@ -1,5 +1,5 @@
-"""A real Slurm of two nodes on this machine: munged, slurmctld and two slurmds, each with a port and
-a folder.
+"""A real Slurm of two nodes on this machine: munged, slurmctld, and two slurmds, which have a port
+and a folder each.
 
 Each node is a process namespace with its own host name, and ends at once with all its processes.
 Only its programs know the names n1 and n2. Needs root, and the packages slurm-wlm and munge.
