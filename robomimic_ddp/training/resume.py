@@ -35,8 +35,8 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
     own flag), torchrun has restarted the ranks, or Slurm the job. What it finds is
     `run.resume.source`, and `run.resume.by_host` whether the host shall resume by itself: from its
-    own checkpoint, in a directory without a state of ours. `ddp.resume=auto` finds a run that has begun and saved
-    nothing, too, and None is not an error.
+    own checkpoint, in a directory without a state of ours. `ddp.resume=auto` finds a run that has
+    begun and saved nothing, too, and None is not an error.
 
     `host_can`: its train() has a parameter `resume`. Raises CheckpointError where there is nothing
     to resume, and Stopped where torchrun restarts the ranks of a job that has stopped on request.
