@@ -188,6 +188,11 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
         )
 
 
+def main_address() -> str:
+    """Return where the ranks meet, as the launcher says it, for a message."""
+    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
 def adopted_by_init(parent: int) -> bool:
     """Return whether `parent`, this process's parent, is init, which adopts the children of a dead
     process. In a container process 1 may be the launcher itself, which runs the same Python.

@@ -287,6 +287,7 @@ def cores_of_node() -> list[tuple[int, ...]]:
     """
     here = env.host_name()
     gathered = gather_objects((here, machine.own_cores()))
+    watchdog.on_nodes([host for host, _ in gathered])
     return [cores for host, cores in gathered if host == here]
 
 
