@@ -4,12 +4,16 @@ last thing printed is the command that resumes, if the ranks have printed one.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import main as torchrun
 
 from robomimic_ddp.commands.launch.evaluation import Evaluation
@@ -17,14 +21,19 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
+_LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
+"""torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+
 
 def main() -> int:
     """Run torchrun's command line. Returns 75 if the ranks have stopped on request, 1 if a rank has
-    failed, and 128 + its number after a signal to torchrun, which does not tell how its ranks have
+    failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not tell how its ranks have
     ended.
     """
     with env.resume_note() as note:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
+        if hasattr(os, "waitid"):
+            threading.Thread(target=_end_if_stuck, args=(evaluation,), daemon=True).start()
         try:
             torchrun()
             is_complete = True
@@ -38,6 +47,8 @@ def main() -> int:
             if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
+        except RendezvousError as error:
+            outcome, code = _not_met(error), EXIT_REFUSED
         else:
             return EXIT_DONE
         finally:
@@ -46,6 +57,44 @@ def main() -> int:
         with suppress(OSError):  # a closed terminal: scripts read the code
             print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
+
+
+def _not_met(error: RendezvousError) -> str:
+    reason = " ".join(str(error.__cause__ or "").split("\n")[:1]) or type(error).__name__
+    return (
+        f"the nodes cannot meet at {_endpoint()}: {reason.rstrip('.')}, on {env.host_name()}. "
+        "Expected the same command on as many nodes as it names (--nodes), within 10 minutes, and "
+        "in --rdzv the name of one of them, which resolves and can be reached from all others, and "
+        "a port that is free there"
+    )
+
+
+def _endpoint() -> str:
+    flag = "--rdzv_endpoint="
+    return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
+
+
+def _end_if_stuck(evaluation: Evaluation) -> None:
+    """End this process when a rank has ended and torchrun does not ask how: it waits for a node
+    that is lost, until TCP gives up, about 16 minutes later.
+    """
+    ended, since = None, time.monotonic()
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        before, ended = ended, None
+        with suppress(ChildProcessError):
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ended = child and child.si_pid
+        if ended is None or ended != before:
+            since = time.monotonic()
+        elif time.monotonic() - since > _STUCK_SECONDS:
+            evaluation.end(False)
+            print_clean(
+                f"launch: a rank of this node ({env.host_name()}) has ended, see its error above; "
+                f"the launcher at {_endpoint()} does not answer, so this one ends alone",
+                file=sys.stderr,
+            )
+            os._exit(EXIT_REFUSED)
 
 
 if __name__ == "__main__":
