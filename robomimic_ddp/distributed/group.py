@@ -84,9 +84,8 @@ def process_group(
     device: what this rank trains on. A CUDA device is bound, no two ranks may share one, and NCCL
     sends a first number, so that errors show here and not in the first backward pass.
 
-    attempt: number of restarts by the launcher. torchrun keeps its key-value store, with the
-    addresses of earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other
-    keys.
+    attempt: number of restarts by a launcher that keeps its key-value store, with the addresses of
+    earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other keys.
 
     rendezvous: passed to `dist.rendezvous` (`init_method` is its URL); empty for the launcher's
     environment (MASTER_ADDR, ...). An existing group is used and not destroyed. After an exception

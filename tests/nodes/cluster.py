@@ -127,8 +127,8 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, nodes: int = 2, version: int = 4) -> Iterator[Cluster]:
-    """`nodes` nodes with IPv4 or IPv6 addresses, named node01, ...; `folder`/runs is another disk on
-    each of them. Everything is gone after the block.
+    """`nodes` nodes with IPv4 or IPv6 addresses, named node01, ...; `folder`/runs is another disk
+    on each of them. Everything is gone after the block.
     """
     made = Cluster(folder, f"nodes-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     network, length = _NETWORKS[version]
@@ -141,7 +141,9 @@ def cluster(folder: Path, nodes: int = 2, version: int = 4) -> Iterator[Cluster]
         for number in range(1, nodes + 1):
             made.add(network.format(number), length)
         names = [f"{node.address} {node.name}" for node in made.nodes]
-        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""]))
+        (folder / "hosts").write_text(
+            "\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""])
+        )
         yield made
     finally:
         made.end()

@@ -27,8 +27,8 @@ _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
 
 def main() -> int:
     """Run torchrun's command line. Returns 75 if the ranks have stopped on request, 1 if a rank has
-    failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not tell how its ranks have
-    ended.
+    failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
+    tell how its ranks have ended.
     """
     with env.resume_note() as note:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
