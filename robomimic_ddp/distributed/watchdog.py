@@ -88,7 +88,8 @@ class Watchdog:
 
     def start(self) -> None:
         """Starts the thread."""
-        self.ask(self._publish)
+        with suppress(_StoreSilent):
+            self.ask(self._publish)
         self._thread.start()
 
     def stop(self) -> None:

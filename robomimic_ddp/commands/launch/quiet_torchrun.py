@@ -32,8 +32,9 @@ def main() -> int:
     """
     with env.resume_note() as note:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
+        ended = threading.Event()
         if hasattr(os, "waitid"):
-            threading.Thread(target=_end_if_stuck, args=(evaluation,), daemon=True).start()
+            threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
         try:
             torchrun()
             is_complete = True
@@ -52,6 +53,7 @@ def main() -> int:
         else:
             return EXIT_DONE
         finally:
+            ended.set()
             evaluation.end(is_complete)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
         with suppress(OSError):  # a closed terminal: scripts read the code
@@ -74,18 +76,17 @@ def _endpoint() -> str:
     return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
 
 
-def _end_if_stuck(evaluation: Evaluation) -> None:
+def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
     """End this process when a rank has ended and torchrun does not ask how: it waits for a node
-    that is lost, until TCP gives up, about 16 minutes later.
+    that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has `ended`.
     """
-    ended, since = None, time.monotonic()
-    while True:
-        time.sleep(_LOOK_SECONDS)
-        before, ended = ended, None
+    rank, since = None, time.monotonic()
+    while not ended.wait(_LOOK_SECONDS):
+        before, rank = rank, None
         with suppress(ChildProcessError):
             child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            ended = child and child.si_pid
-        if ended is None or ended != before:
+            rank = child and child.si_pid
+        if rank is None or rank != before:
             since = time.monotonic()
         elif time.monotonic() - since > _STUCK_SECONDS:
             evaluation.end(False)
