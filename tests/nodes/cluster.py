@@ -121,8 +121,9 @@ class Cluster:
         for node in self.nodes:
             for job in node.jobs:
                 job.kill()
-            _ip("netns", "delete", node.namespace)
-        _ip("netns", "delete", self.switch)
+        for namespace in (*(node.namespace for node in self.nodes), self.switch):
+            with suppress(subprocess.CalledProcessError):  # it is not there
+                _ip("netns", "delete", namespace)
 
 
 @contextmanager
@@ -155,17 +156,14 @@ def missing() -> str:
         return "network namespaces need root"
     if not all(map(shutil.which, ("ip", "unshare"))):
         return "there is no ip (iproute2) or unshare (util-linux)"
-    name = f"nodes-{os.getpid()}"
+    trial = Cluster(Path(), f"nodes-{os.getpid()}-trial")
     try:
-        _ip("netns", "add", name)
+        _ip("netns", "add", trial.switch)
+        _ip("-n", trial.switch, "link", "add", "switch", "type", "bridge")
     except subprocess.CalledProcessError as error:
         return f"ip netns does not work: {error.stderr.strip()}"
-    try:
-        _ip("-n", name, "link", "add", "switch", "type", "bridge")
-    except subprocess.CalledProcessError as error:
-        return f"there is no bridge in this kernel: {error.stderr.strip()}"
     finally:
-        _ip("netns", "delete", name)
+        trial.end()
     return ""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import make_config, write_config
 from tests.hosts import FINISHED, Host, require_clean, torchrun
 from tests.nodes.cluster import PORT, Cluster, Job, cluster, missing
@@ -91,9 +92,6 @@ class Run:
         self.nodes[1].cut()
         release(self.happened, moment)
 
-    def state(self) -> dict[str, Any]:
-        return newest(self.nodes[0].disk.parent / self.nodes[0].disk.name)
-
 
 def require_codes(jobs: list[Job], *codes: int) -> None:
     assert [job.wait(LIMIT) for job in jobs] == list(codes), "\n\n".join(job.text for job in jobs)
@@ -105,8 +103,6 @@ def directory(run: Run, node: int = 0) -> Path:
 
 def require_whole(run: Run, whole: dict[str, Any]) -> None:
     """Fails unless the run has each epoch once, and the bits of the uninterrupted one."""
-    from robomimic_ddp.checkpoint.state_file import read_file
-
     state = read_file(directory(run) / STATE)
     assert state_differences(state, whole, telling=RANDOM) == []
     require_epochs_once(run)
