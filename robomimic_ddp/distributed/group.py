@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.distributed import watchdog
+from robomimic_ddp.distributed import known_errors, watchdog
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def process_group(
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
             "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and "
-            "that no firewall or stale process blocks the port."
+            "that no firewall or stale process blocks the port. " + known_errors.remedy(str(error))
         ) from error
     store = dist.distributed_c10d._get_default_store()
     watchdog.begin(store, own_rank, ranks, timeout_seconds, ends_unheard="nccl" in backend)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -301,15 +302,29 @@ def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks():
     assert "the launcher at node01:29400 does not answer, so this one ends" in result.stderr
 
 
-def test_nodes_that_do_not_meet_get_one_message(monkeypatch, capsys):
-    def torchrun():
-        raise RendezvousConnectionError("failed") from RuntimeError("No route to host.\nframe #0")
+def not_reached():
+    raise RendezvousConnectionError("failed") from RuntimeError("No route to host.\nframe #0")
 
+
+def unknown_name():
+    raise socket.gaierror("No route to host")
+
+
+def num_nodes_waiting():
+    not_reached()
+
+
+@pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
+def test_nodes_that_do_not_meet_get_one_message(torchrun, monkeypatch, capsys):
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
     assert quiet_torchrun.main() == 1
     told = capsys.readouterr().err
-    assert told.startswith("launch: the nodes cannot meet at node01:29400: No route to host, on ")
+    if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
+        words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
+    else:
+        words = "the nodes cannot meet at node01:29400: No route to host, on "
+    assert told.startswith(f"launch: {words}")
     assert "Traceback" not in told and "frame" not in told
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -48,7 +50,7 @@ def main() -> int:
             if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
-        except RendezvousError as error:
+        except (RendezvousError, socket.gaierror) as error:
             outcome, code = _not_met(error), EXIT_REFUSED
         else:
             return EXIT_DONE
@@ -61,13 +63,20 @@ def main() -> int:
         return code
 
 
-def _not_met(error: RendezvousError) -> str:
-    reason = " ".join(str(error.__cause__ or "").split("\n")[:1]) or type(error).__name__
+def _not_met(error: Exception) -> str:
+    cause = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+    what, here = cause[0].rstrip("."), env.host_name()
+    frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if "num_nodes_waiting" in frames:  # asked while ranks run
+        return (
+            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks of "
+            f"this node ({here}) have ended too"
+        )
     return (
-        f"the nodes cannot meet at {_endpoint()}: {reason.rstrip('.')}, on {env.host_name()}. "
-        "Expected the same command on as many nodes as it names (--nodes), within 10 minutes, and "
-        "in --rdzv the name of one of them, which resolves and can be reached from all others, and "
-        "a port that is free there"
+        f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
+        "Expected the same command on as many nodes as it names (--nodes), within 10 minutes; "
+        "names of nodes (`hostname`) that resolve on all of them; and in --rdzv one of them, with "
+        "a port that is free there and that no firewall blocks"
     )
 
 
