@@ -69,8 +69,8 @@ def _not_met(error: Exception) -> str:
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "num_nodes_waiting" in frames:  # asked while ranks run
         return (
-            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks of "
-            f"this node ({here}) have ended too"
+            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
+            f"of this node ({here}) have ended too"
         )
     return (
         f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
