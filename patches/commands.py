@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError, UsageError
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import lone_scripts
 from robomimic_ddp.patches.outcomes import Applied, Examination
@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     if command == "apply":
         add("--dry-run", action="store_true", help="say what would be done; write nothing")
         add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
+        what = "commit the edits on the new git branch NAME; PATH must be a clean git checkout"
+        add("--branch", metavar="NAME", help=what)
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
@@ -123,13 +125,21 @@ def _diff(args: argparse.Namespace) -> int:
 def _apply(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import engine
 
+    writes = not (args.check or args.dry_run)
+    if args.branch is not None and not writes:
+        raise UsageError("--branch makes a commit; --check and --dry-run write nothing.")
     examination, fixers = _examine(args)
     if examination.blocked:
         return _refuse(examination)
-    host, writes = examination.host, not (args.check or args.dry_run)
+    host = examination.host
     if writes:
         record.clean(host)
     if not examination.patches:
+        if args.branch is not None:
+            raise PatchError(
+                f"{host.package}: every edit is in place already, so there is nothing to commit. "
+                "No branch was made."
+            )
         if writes:
             try:  # the user may have added or removed lines of ours
                 record.apply(examination)
@@ -146,10 +156,17 @@ def _apply(args: argparse.Namespace) -> int:
         _print_base(examination)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
-    record.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
+    where = ""
+    if args.branch is None:
+        record.apply(examination)
+    else:
+        from robomimic_ddp.patches import branch
+
+        commit = branch.commit(examination, args.branch, branch.message(after, fresh))
+        where = f" in commit {commit} on the new branch {args.branch}"
     _print_table(after, fresh)
-    say(f"{_counted(_originals(examination))}. Take them back with robomimic-ddp revert.")
+    say(f"{_counted(_originals(examination))}{where}. Take them back with robomimic-ddp revert.")
     _print_base(examination)
     return EXIT_DONE
 

@@ -62,19 +62,24 @@ def apply(examination: Examination) -> None:
     """Write the patches of an examination without problems, and the record before them. Without
     patches only the record is written, if the user has added or removed lines of ours.
     """
+    write_all(changes(examination))
+
+
+def changes(examination: Examination) -> list[Change]:
+    """Return what `apply` writes."""
     assert not examination.blocked, "a blocked examination must not be written"
     host = examination.host
     written = host.read(NAME)
     before = load(host.package)
     entries = _updated(before, examination)
     if not examination.patches and entries == before:
-        return
-    changes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
+        return []
+    writes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
     for patch in examination.patches:
         path = host.target(patch.path)
         mode = _mode_of_neighbour(path) if patch.before is None else None
-        changes.append(Change(path, patch.before, patch.after, mode))
-    write_all(changes)
+        writes.append(Change(path, patch.before, patch.after, mode))
+    return writes
 
 
 def revert(host: Host, force: bool = False) -> Reverted:

@@ -67,7 +67,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown} was written by the algorithm {written_by!r}, and this run trains "
             f"{algo_name!r}: its parameter names do not match this model's. {_REMEDY}"
         )
-    broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+    broken = not_numbers(model)
     if broken:
         raise CheckpointError(
             f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
@@ -85,6 +85,11 @@ def contents(content: Any) -> str:
     model = content["model"]
     kind = "null" if model is None else type(model).__name__
     return 'an empty "model"' if model == {} else f'{kind} as its "model"'
+
+
+def not_numbers(model: Any) -> list[str]:
+    """Return the names of tensors with NaN or infinity in a checkpoint's model, or a part of it."""
+    return [name for name, tensor in _tensors(model) if _is_broken(tensor)]
 
 
 def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -141,7 +146,9 @@ def _is_legacy(file: Path, shown: str) -> bool:
         with files.opened(file) as opened:
             start = opened.read(max(map(len, _LEGACY_MAGICS)))
     except OSError as error:
-        raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
+        raise CheckpointError(
+            f"{shown} cannot be read: {error}. Name a file that you may read."
+        ) from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
     if not is_legacy and not (start.startswith(_ZIP_MAGIC) and load_limits.is_archive(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
@@ -165,6 +172,8 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
     try:
         str(file).encode()  # torch 2.0 gives another reason
         load_limits.require_file(file, legacy)
+        if not legacy:
+            load_limits.require_checksums(file)
         content = _load_allowed(file, legacy, how)
         load_limits.require_content(content, file)
         return safe_numpy.resolved(content)
@@ -182,6 +191,11 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
                 "anything else could run any program. It was not loaded. If you trust its source, "
                 "train with ddp.trust_checkpoint=true; else use another checkpoint."
+            ) from error
+        if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
+            raise CheckpointError(
+                f"{shown} was written by a newer torch: its format is {newer[1]}, and this torch, "
+                f"{torch.__version__}, reads up to {newer[2]}. Install a torch as new as that one."
             ) from error
         raise CheckpointError(
             f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "

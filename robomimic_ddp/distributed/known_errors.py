@@ -34,6 +34,9 @@ REMEDIES = {
     "read data (": "An HDF5 file of train.data is damaged. `h5dump FILE > /dev/null` reads all of "
     "it and names the dataset; copy or write the file again.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
+    "failed to map segment": "The process may not take as much memory: raise `ulimit -v`, or the "
+    "memory that the job asks for.",
+    "No usable temporary directory": "Set TMPDIR to a folder that may be written and has room.",
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which, "
     "and `df -i` one that has no room for more files.",
 }

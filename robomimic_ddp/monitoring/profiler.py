@@ -47,11 +47,14 @@ class Profile:
     gradients: float
     on_gpu: bool
     cores: int
+    is_rlds: bool = False
 
     def advice(self) -> str:
         """Return what to try first."""
         if self.data >= _MUCH:
-            return "data is late: ddp.workers=auto, `robomimic-ddp prepare-data`, a local disk"
+            of_hdf5 = "ddp.workers=auto, smaller pictures"
+            remedy = "`robomimic-ddp prepare-data`" if self.is_rlds else of_hdf5
+            return f"data is late: {remedy}, a local disk"
         if self.gradients >= _MUCH:
             return "gradients are late: ddp.comm=bf16, ddp.accumulate, a larger batch"
         if self.busy >= _BUSY:
@@ -74,6 +77,7 @@ def line(profiles: list[Profile]) -> str:
         sum(profile.gradients for profile in profiles) / count,
         first.on_gpu,
         first.cores,
+        first.is_rlds,
     )
     device = "GPU" if mean.on_gpu else f"{mean.cores} CPU core(s) of a rank"
     return (
@@ -84,14 +88,22 @@ def line(profiles: list[Profile]) -> str:
 
 
 class Profiler(StepHook):
-    """Profiles `steps` steps of one train epoch. folder: for traces; cores: of this rank."""
+    """Profiles `steps` steps of one train epoch. folder: for traces; cores: of this rank; is_rlds:
+    whether the data is read without workers.
+    """
 
     place = "profile"
 
     def __init__(
-        self, steps: int, folder: Path, cores: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        steps: int,
+        folder: Path,
+        cores: int,
+        is_rlds: bool,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.steps, self.folder, self.cores, self._clock = steps, folder, cores, clock
+        self.steps, self.folder, self.cores, self.is_rlds = steps, folder, cores, is_rlds
+        self._clock = clock
         self._done = 0
         self._profiler: Any = None
         self._began = self._cpu = self._last = self._waited = 0.0
@@ -166,7 +178,7 @@ class Profiler(StepHook):
             busy = self._busy if on_gpu else cpu / self.cores
             gradients = self.steps * (exposed_communication(reducers) or 0.0)
             shares = [min(1.0, part / seconds) for part in (busy, waited, gradients)]
-            measured = Profile(self.steps, seconds, *shares, on_gpu, self.cores)
+            measured = Profile(self.steps, seconds, *shares, on_gpu, self.cores, self.is_rlds)
         profiles = group.gather_objects(measured)
         if None in profiles:
             return (

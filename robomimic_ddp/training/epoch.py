@@ -134,7 +134,10 @@ class _Epoch:
         if directory is None:
             return None
         return profiler.Profiler(
-            run.options.profile, directory / profiler.FOLDER, run.settings.cores
+            run.options.profile,
+            directory / profiler.FOLDER,
+            run.settings.cores,
+            is_rlds=run.plan.data_workers is None,
         )
 
     @contextlib.contextmanager

@@ -168,12 +168,17 @@ def deep_key(path: Path) -> None:
     rewritten(path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED)
 
 
+def of_a_newer_torch(path: Path) -> None:
+    rewritten(path, lambda name, old: b"99\n" if name == "version" else old, zipfile.ZIP_STORED)
+
+
 ARCHIVES = {
     gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
     behind_a_program: "before or behind its archive",
     several_disks: "is not a checkpoint of torch",
     deep_key: "levels deep",
+    of_a_newer_torch: "was written by a newer torch: its format is 99",
 }
 
 
@@ -183,6 +188,31 @@ def test_archives_that_torch_does_not_write(write, words, tmp_path: Path, capsys
     write(path)
     for error in outcomes(path, capsys):
         assert words in error
+
+
+def test_a_changed_byte_of_a_tensor(tmp_path: Path, capsys) -> None:
+    """torch would load other weights, and `evaluate` would publish their success."""
+    path = tmp_path / "odd.pth"
+    torch.save(net(torch.full((4,), 0.7)), path)
+    data = path.read_bytes()
+    number = struct.pack("<f", 0.7)
+    assert data.count(number) == 4
+    path.write_bytes(data.replace(number, struct.pack("<f", 0.6), 1))
+    for error in outcomes(path, capsys):
+        assert "the checksum of odd/data/0 is wrong" in error
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.serialization, "set_crc32_options"), reason="a choice since torch 2.6"
+)
+def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "fast.pth"
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(net(torch.ones(4)), path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert safe_load.read_known(path, "it")["algo_name"] == "bc"
 
 
 @pytest.mark.parametrize("write", ARCHIVES, ids=lambda value: value.__name__)

@@ -219,6 +219,26 @@ def test_host(script, level, words, tmp_path, monkeypatch):
     assert found[0] == level and words in found[1] and f"{tmp_path}/robomimic" in found[1]
 
 
+def test_a_host_that_cannot_be_read(tmp_path, monkeypatch):
+    """It is not a fault of ours to report."""
+    package_in(tmp_path, "robomimic", "")
+    (tmp_path / "robomimic" / "scripts").mkdir()
+    with open(tmp_path / "robomimic" / "scripts" / "train.py", "wb") as file:
+        file.truncate(2**30)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    level, text = worst(software.check_host(context()))
+    assert level == FAIL and "the host cannot be read: " in text and "train.py" in text
+
+
+def test_a_current_folder_that_was_removed(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert worst(software.check_host(context()))[0] == FAIL
+
+
 def doctor(*arguments, folder=""):
     return subprocess.run(
         [sys.executable, "-m", "robomimic_ddp", "doctor", *map(str, arguments)],
@@ -262,6 +282,13 @@ def found_by(check, package, folder, monkeypatch):
             "from huggingface_hub import cached_download",
             software.check_versions,
             "hub<0.26",
+        ),
+        ("torch", "raise OSError(24, 'Too many open files')", software.check_torch, "ulimit -n"),
+        (
+            "torch",
+            "raise ImportError('libtorch_cpu.so: failed to map segment from shared object')",
+            software.check_torch,
+            "ulimit -v",
         ),
     ],
 )

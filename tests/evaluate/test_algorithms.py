@@ -92,4 +92,4 @@ def test_an_episode_is_filmed_and_the_environment_used_again(
     assert reply(player, {**task_of(path), "offscreen": True}, 600.0) == first
     assert player.envs == made and len(made) == 1
     failed = reply(player, {**task_of(path), "dataset": 0, "checkpoint": "none.pth"}, 600.0)
-    assert failed["failed"] == "setup" and "does not exist" in failed["text"]
+    assert failed["failed"] == "policy" and "does not exist" in failed["text"]

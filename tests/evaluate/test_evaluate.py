@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from robomimic_ddp.monitoring import evaluation, history
 from tests.evaluate.conftest import EPISODES, Job
@@ -111,10 +112,32 @@ def test_episodes_that_all_fail_are_one_error(fault: str, job: Job) -> None:
 @pytest.mark.planted_fault
 def test_checkpoints_whose_episodes_fail_do_not_end_a_follow(job: Job) -> None:
     result = job.evaluate("--follow", "--workers", 2, added={"POINT_FAULT": "raise"})
-    assert result.returncode == 0 and not result.leftovers, result
+    assert result.returncode == 1 and not result.leftovers, result
     assert result.stderr.count("a checkpoint is left out: ") == 3, result
-    assert result.stderr.count("4 episodes have failed one after another") == 3, result
+    line = result.stderr.splitlines()[-1]
+    assert "no result for 3 checkpoint(s): " in line, result
+    assert line.count("4 episodes have failed one after another") == 3, result
     require_clean(job.evaluate("--follow", "--workers", 2))
+    require_of_training(job.run, (1, 2))
+
+
+@pytest.mark.bad_input
+def test_files_of_one_name_are_different_policies_and_a_bad_one_is_left_out(job: Job) -> None:
+    """A worker that has loaded one last.pth must not play it for the next one."""
+    files = sorted((job.run / "models").glob("model_epoch_*.pth"))
+    for number, path in enumerate((files[0], *files)):
+        copy = job.run / str(number) / "model.pth"
+        copy.parent.mkdir()
+        content = torch.load(path, weights_only=False)
+        if number == 0:
+            content["model"]["nets"].popitem()
+        torch.save(content, copy)
+    words = [f"{number}/model.pth" for number in range(3)]
+    result = job.evaluate("--workers", 1, "--checkpoints", *words)
+    assert result.returncode == 1 and not result.leftovers, result
+    line = result.stderr.splitlines()[-1]
+    assert "no result for 1 checkpoint(s): 0/model.pth: the host cannot make its policy" in line
+    assert "Missing key(s)" in line and line.endswith("evaluation.log has the traceback."), result
     require_of_training(job.run, (1, 2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.commands.evaluate import record as record_of
 from robomimic_ddp.commands.evaluate.follow import Follower
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.errors import EXIT_DONE, CheckpointError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring import evaluation
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
@@ -48,6 +49,7 @@ def test_an_ended_run_gives_its_newest_checkpoint_first_and_none_twice(tmp_path,
     cut.write_bytes(b"PK\3\4")
     at(99, cut)
     gone = at(98, write(tmp_path / "models/gone.pth"))
+    incomplete = at(97, write(tmp_path / "models/incomplete.pth"))
     follower = Follower(tmp_path, None, poll=0.0)
     found = []
     for path in follower.paths():
@@ -57,8 +59,15 @@ def test_an_ended_run_gives_its_newest_checkpoint_first_and_none_twice(tmp_path,
         if path == gone:
             gone.unlink()
             follower.failed(path, CheckpointError("it has vanished"))
-    assert found == ["e150.pth", "e100.pth", "cut.pth", "gone.pth", "last.pth"]
-    assert "a checkpoint is left out: it is damaged" in capsys.readouterr().err
+        if path == incomplete and found.count(path.name) == 1:
+            follower.failed(path, CheckpointError("it is being written"))
+            at(90, write(path, 97))
+    shown = ["e150.pth", "e100.pth", "cut.pth", "gone.pth", "incomplete.pth", "incomplete.pth"]
+    assert found == [*shown, "last.pth"]
+    err = capsys.readouterr().err
+    assert err == "warning: a checkpoint is left out: it is damaged\n"
+    without = {name: text for name, (_, text) in follower.unreadable.items()}
+    assert without == {"models/cut.pth": "it is damaged", "models/gone.pth": "it has vanished"}
     size = checkpoints.signature(tmp_path, tmp_path / "models/e100.pth")
     line = {"kind": "result", "epoch": 100, "weights": "a", "env": "lift", "episodes": 3}
     more = {"lost": [], "file": size, "checkpoint": "a", "interval": None, "log": {}}
@@ -79,6 +88,25 @@ def test_last_pth_counts_after_epochs_with_rollouts_and_the_last_one(tmp_path):
         found += [] if path is None else [epoch]
         assert follower._next(follower._has_ended()) is None
     assert found == [100, 120] and follower._has_ended()
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_without_a_result_ends_the_command_with_1(tmp_path, capsys, monkeypatch):
+    """As rsync ends with 23 where it has left out a file."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    (tmp_path / "ddp.json").write_text('{"outcome": {}}')
+    write(tmp_path / "last.pth").write_bytes(b"PK\3\4")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.pth").symlink_to("nowhere.pth")
+    for words in (["--follow"], ["--checkpoints", "all"]):
+        code = cli.main(["evaluate", str(tmp_path), "--workers", "1", *words])
+        out, err = capsys.readouterr()
+        *warnings, line = err.splitlines()
+        assert code == EXIT_REFUSED and "Success" not in out
+        assert line.startswith("robomimic-ddp: no result for 2 checkpoint(s): ")
+        assert "last.pth is not a checkpoint" in line
+        assert re.search(r"a\.pth leads to no file|nowhere\.pth cannot be copied", line), line
+        assert all(text.startswith("warning: a checkpoint is left out") for text in warnings)
 
 
 def scalars(run: Path) -> dict[tuple[str, int], float]:

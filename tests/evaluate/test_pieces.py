@@ -101,7 +101,8 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     saved = write(tmp_path / "saved.pth", model={"nets": {}, "ema": None, "a": Program()})
     bare = write(tmp_path / "bare.pth", env_metadata=None)
     odd = write(tmp_path / "odd.pth", config="[" * 10**4)
-    for path in (cut, evil, saved, bare, odd, tmp_path / "gone.pth", tmp_path):
+    epochs = [write(tmp_path / f"{n}.pth", epoch) for n, epoch in enumerate(("a", -1, 10**300))]
+    for path in (cut, evil, saved, bare, odd, *epochs, tmp_path / "gone.pth", tmp_path):
         try:
             checkpoints.copy_and_read(tmp_path, path, folder)
         except CheckpointError:
@@ -137,6 +138,28 @@ def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the run has last.pth" in said and "leave out --checkpoints" in said
     assert "this machine has 0 GPU(s)" in said
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("weight", [float("nan"), [1.0, float("inf")]])
+def test_a_policy_of_weights_that_are_not_numbers_has_no_result(weight, tmp_path):
+    nets = {"policy.net.weight": torch.tensor(weight)}
+    path = write(tmp_path / "a.pth", model={"nets": nets, "ema": None})
+    with pytest.raises(CheckpointError, match="in 1 tensor.s., such as policy.net.weight: its"):
+        read(path)
+    checkpoints.read(("a.pth", 1, 1), path, with_weights=False)
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_that_names_no_environment_is_refused(tmp_path):
+    """Else there would be an empty table, and exit code 0."""
+    entries = json.loads(json.dumps(CONFIG))
+    entries["experiment"]["additional_envs"] = None
+    entries["train"]["data"] = [{"path": "x.hdf5", "eval": False}]
+    of_one = {"config": json.dumps(entries), "env_metadata": [META_OF_DATASET]}
+    for changes in ({"env_metadata": []}, of_one):
+        with pytest.raises(DataError, match="names no environment to play in"):
+            read(write(tmp_path / "a.pth", **changes))
 
 
 @pytest.mark.bad_input
@@ -272,8 +295,8 @@ def test_a_pool_forgets_the_tasks_that_nobody_waits_for(tmp_path):
     with open(tmp_path / "log", "wb") as log:
         pool = Pool(2, [], log, 60.0)
         try:
-            with pytest.raises(DataError, match="episode 0 of lift cannot begin"):
-                list(pool.play([Task(task), Task(task)]))
+            with pytest.raises(CheckpointError, match="^a.pth: the host cannot make its policy"):
+                list(pool.play([Task(task, "a.pth"), Task(task, "a.pth")]))
             assert not [worker.task for worker in pool.workers if worker.task]
         finally:
             pool.close()

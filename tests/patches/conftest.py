@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.patches.support import copy_installed, write_host
+from tests.patches.support import commit_all, copy_installed, write_host
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     """The package folder of a fresh small host, in a new repository folder."""
     return write_host(tmp_path / "repository")
+
+
+@pytest.fixture
+def checkout(host: Path) -> Path:
+    """The small host, committed; the repository's folder."""
+    return commit_all(host.parent)
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,23 @@ def append(path: Path, text: str) -> None:
     path.write_text((path.read_text() if path.exists() else "") + text)
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints in `folder`, as an author of ours."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    done = subprocess.run(
+        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def commit_all(folder: Path) -> Path:
+    """Makes `folder` a repository whose one commit has all that is in it; returns it."""
+    git(folder, "init", "-q", "-b", "main", ".")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "host")
+    return folder
+
+
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Bytes and permission bits of every file under `folder`, caches and git's own left out."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())

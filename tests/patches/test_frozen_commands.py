@@ -17,7 +17,7 @@ CHOICE = ["--only", "--with", "--without"]
 FLAGS = {
     "status": ["[PATH]", *CHOICE, "--json"],
     "diff": ["[PATH]", *CHOICE],
-    "apply": ["[PATH]", *CHOICE, "--dry-run", "--check"],
+    "apply": ["[PATH]", *CHOICE, "--dry-run", "--check", "--branch"],
     "revert": ["[PATH]", "--force"],
     "inspect-data": ["[path]", "--output", "--episodes", "--config", "--cache", "--json"],
     "run": ["PROGRAM ...", "-m", *CHOICE, "--host"],

@@ -10,27 +10,9 @@ import sys
 import pytest
 
 from robomimic_ddp.patches import record
-from tests.patches.support import CHECKOUT, snapshot
+from tests.patches.support import CHECKOUT, git, snapshot
 
 EDITED = "utils/torch_utils.py"
-
-
-def git(folder, *arguments: str) -> str:
-    who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
-    done = subprocess.run(
-        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
-@pytest.fixture
-def checkout(host):
-    """The small host, committed; the repository's folder."""
-    folder = host.parent
-    git(folder, "init", "-q", ".")
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "host")
-    return folder
 
 
 def test_a_clean_checkout_is_clean_again_after_revert(checkout, command):

@@ -17,7 +17,12 @@ from tests.ranks.hosts import Algo
 from tests.ranks.running import running
 
 LIMITS = {
-    "data is late": Profile(5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4),
+    "data is late: ddp.workers=auto, smaller": Profile(
+        5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4
+    ),
+    "data is late: `robomimic-ddp prepare-data`, a local": Profile(
+        5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4, is_rlds=True
+    ),
     "gradients are late": Profile(5, 1.0, busy=0.5, data=0.01, gradients=0.3, on_gpu=True, cores=4),
     "the GPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=True, cores=4),
     "the CPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=False, cores=4),

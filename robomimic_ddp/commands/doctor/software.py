@@ -7,10 +7,12 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.config import host_edits
+from robomimic_ddp.distributed import known_errors
 from robomimic_ddp.errors import other_api_version
 
 OLDEST_TORCH = (2, 0, 1)
@@ -34,7 +36,8 @@ def version(package: str) -> str | None:
 
 def _broken(package: str, error: str, remedy: str) -> Finding:
     known = (text for words, text in _REMEDIES.items() if words in error)
-    return fail(f"{package} cannot be used: {error}", next(known, remedy))
+    of_the_machine = known_errors.remedy(error)
+    return fail(f"{package} cannot be used: {error}", next(known, of_the_machine or remedy))
 
 
 def check_versions(context: Context) -> Iterator[Finding]:
@@ -74,7 +77,8 @@ def check_rlds(context: Context) -> Iterator[Finding]:
     if version("tensorflow-datasets") is None:
         yield ok(f"the libraries for RLDS data are not installed; if you need them: {WITH_RLDS}")
     elif "error" in libraries:
-        yield warn(f"RLDS data cannot be read: {libraries['error']}", f"{WITH_RLDS}.")
+        remedy = known_errors.remedy(libraries["error"]) or f"{WITH_RLDS}."
+        yield warn(f"RLDS data cannot be read: {libraries['error']}", remedy)
     else:
         resized = libraries["resized"]
         message = f"tensorflow-datasets {libraries['version']}, frames resized by {resized}"
@@ -84,13 +88,21 @@ def check_rlds(context: Context) -> Iterator[Finding]:
 
 def check_host(_: Context) -> Iterator[Finding]:
     """Check that the robomimic which ranks import is edited for this version of the API."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        yield fail("the current folder was removed: no rank can start in it", "cd elsewhere.")
     folder = host_edits.importable_folder("robomimic")
     if folder is None:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield warn("no robomimic can be imported here", remedy)
         return
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
-    texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
+    try:
+        texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
+    except OSError as error:
+        yield fail(f"the host cannot be read: {error}", "Replace the file, or let us read it.")
+        return
     edited = [text for text in texts if host_edits.api_names(text) is not None]
     versions = {int(n) for text in edited for n in re.findall(r"api_version=(\d+)", text)}
     remedy, count = f"`robomimic-ddp apply {folder.parent}`", len(edited)

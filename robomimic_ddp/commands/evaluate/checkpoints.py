@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
+from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, rlds_keys, tree
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
@@ -20,6 +24,7 @@ LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
 _EPOCH = re.compile(r"epoch_(\d+)")
 _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
+_MOST_EPOCHS = 10**9
 _OF_DATASETS = "lang"
 """A key in the metadata of hosts that call an environment by its dataset."""
 
@@ -73,13 +78,17 @@ class Checkpoint:
         return self.epoch >= self.number("train.num_epochs", self.epoch + 1)
 
 
+def name_in(run: Path, path: Path) -> str:
+    """Return the path in the run's folder; of a file elsewhere, the path itself."""
+    return str(path.relative_to(run) if run in path.parents else path)
+
+
 def signature(run: Path, path: Path) -> tuple[str, int, int]:
     """Return the name in the run, size and time of a file, which tell its versions apart. Raises
     OSError.
     """
     status = path.stat()
-    name = path.relative_to(run) if run in path.parents else path
-    return str(name), status.st_size, status.st_mtime_ns
+    return name_in(run, path), status.st_size, status.st_mtime_ns
 
 
 def of_run(run: Path) -> list[Path]:
@@ -89,7 +98,8 @@ def of_run(run: Path) -> list[Path]:
     dated = []
     for path in (*(run / MODELS).glob("*.pth"), run / LAST):
         with suppress(OSError):  # another program has removed it
-            dated.append((path.name != LAST, path.stat().st_mtime_ns, path))
+            status = path.stat() if path.exists() else path.lstat()  # of a link to nothing
+            dated.append((path.name != LAST, status.st_mtime_ns, path))
     return [path for *_, path in sorted(dated, reverse=True)]
 
 
@@ -117,7 +127,7 @@ def _select(run: Path, word: str) -> list[Path]:
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
             f"or the path of a file; the run has {_names(run) or 'none yet'}."
         )
-    return [path.resolve() if path.is_symlink() else path for path in selected]
+    return [Path(os.path.realpath(path)) if path.is_symlink() else path for path in selected]
 
 
 def _names(run: Path) -> str:
@@ -126,7 +136,8 @@ def _names(run: Path) -> str:
 
 
 def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
-    """Copy a checkpoint into `folder`, where no training replaces it, and read it.
+    """Copy a checkpoint below `folder`, where no training replaces it, and read it. Each copy has a
+    new path: workers know a policy by it.
 
     Raises CheckpointError for a file that is damaged, still being written, or has vanished, and
     DataError for a policy without a simulator.
@@ -134,7 +145,7 @@ def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint
     try:
         before = signature(run, path)
         read(before, path, with_weights=False)  # before a large file is copied
-        copy = Path(shutil.copyfile(path, folder / path.name))
+        copy = Path(shutil.copyfile(path, Path(tempfile.mkdtemp(dir=folder), path.name)))
         after = signature(run, path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be copied: {error}.") from error
@@ -158,19 +169,44 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
     try:
         config = files.parse_json(content["config"])
         environments = tuple(_environments(content, config))
+        epoch = _epoch(content, path.name)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{file[0]} does not say what its policy was trained for ({type(error).__name__}: "
             f'{error}). Expected a host\'s checkpoint with "config" and "env_metadata", such as '
             "last.pth or one of models/."
         ) from error
-    match = _EPOCH.search(path.name)
-    epoch = tree.at(content, "variable_state.epoch")
-    if not isinstance(epoch, int):
-        epoch = int(match[1]) if match else 0
-    model = content["model"]
-    weights = digest([model.get("nets"), model.get("ema")])[:16] if with_weights else ""
+    if not environments:
+        raise DataError(
+            f"{file[0]} names no environment to play in: its env_metadata is empty, or each entry "
+            'of train.data has "eval": false. Expected a checkpoint of a training with an entry '
+            "that is evaluated, or with experiment.additional_envs."
+        )
+    weights = _weights(content["model"], file[0]) if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
+
+
+def _weights(model: Mapping[str, Any], shown: str) -> str:
+    """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
+    parts = [model.get("nets"), model.get("ema")]
+    if broken := safe_load.not_numbers(parts):
+        raise CheckpointError(
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
+            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
+            "actions to play. Evaluate an earlier checkpoint."
+        )
+    return digest(parts)[:16]
+
+
+def _epoch(content: Mapping[str, Any], file_name: str) -> int:
+    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
+    epoch = tree.at(content, "variable_state.epoch")
+    if epoch is None:
+        match = _EPOCH.search(file_name)
+        return int(match[1]) if match else 0
+    if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCHS:
+        raise ValueError(f"its epoch is {str(epoch)[:20]}")
+    return int(epoch)
 
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:

@@ -60,8 +60,8 @@ def _workers(text: str) -> int | None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Evaluate, print the table, and return the exit code: 1 where episodes were left out, or
-    checkpoints, of which --follow only warns. Raises UsageError, CheckpointError and DataError.
+    """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
+    CheckpointError, after the table, where a checkpoint was left out, UsageError and DataError.
     """
     directory = paths.expanded(args.run).resolve()
     if not directory.is_dir():
@@ -76,35 +76,38 @@ def run(command: str, args: argparse.Namespace) -> int:
         stack.enter_context(handling([signal.SIGTERM, signal.SIGHUP], signal.default_int_handler))
         stack.enter_context(record.locked(directory))
         evaluator = stack.enter_context(_evaluator(directory, args))
-        unreadable: list[CheckpointError] = []
         if args.follow:
-            results = _follow(directory, args.episodes, evaluator)
+            results, faults = _follow(directory, args.episodes, evaluator)
         else:
-            results = _evaluate(selected, evaluator, unreadable)
-    rows = [record.HEAD, *map(record.cells, results)]
-    print_clean("\n".join(table(rows, width())))
-    is_partial = unreadable or any(result.get("lost") for result in results)
-    return EXIT_REFUSED if is_partial else EXIT_DONE
+            results, faults = _evaluate(selected, evaluator)
+    if results or not faults:
+        rows = [record.HEAD, *map(record.cells, results)]
+        print_clean("\n".join(table(rows, width())))
+    if faults:
+        raise CheckpointError(f"no result for {len(faults)} checkpoint(s): {' '.join(faults)}")
+    return EXIT_REFUSED if any(result.get("lost") for result in results) else EXIT_DONE
 
 
-def _evaluate(
-    selected: Sequence[Path], evaluator: Any, unreadable: list[CheckpointError]
-) -> list[dict[str, Any]]:
-    """Evaluate and return the results. What cannot be read is left out; an error if it is all."""
+def _evaluate(selected: Sequence[Path], evaluator: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """Evaluate and return the results, and why each checkpoint that was left out has none."""
     results: list[dict[str, Any]] = []
+    faults: list[str] = []
     for path in selected:
         try:
             results += evaluator.evaluate(path)
         except CheckpointError as error:
-            unreadable.append(error)
-            if len(unreadable) == len(selected):
-                raise
-            say(f"warning: a checkpoint is left out: {error}", file=sys.stderr)
-    return results
+            faults.append(str(error))
+            if len(selected) > 1:
+                say(f"warning: a checkpoint is left out: {error}", file=sys.stderr)
+    return results, faults
 
 
-def _follow(directory: Path, episodes: int | None, evaluator: Any) -> list[dict[str, Any]]:
-    """Evaluate new checkpoints until training ends; print and return the results."""
+def _follow(
+    directory: Path, episodes: int | None, evaluator: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Evaluate new checkpoints until training ends, and print each result; return as `_evaluate`
+    does.
+    """
     from robomimic_ddp.commands.evaluate import follow, record
 
     results: list[dict[str, Any]] = []
@@ -121,7 +124,7 @@ def _follow(directory: Path, episodes: int | None, evaluator: Any) -> list[dict[
         results += new
     if run_summary.is_incomplete(directory):
         say("training has ended before its last epoch: when it is resumed, evaluate it again")
-    return results
+    return results, [text for _, text in follower.unreadable.values()]
 
 
 def _gpus(text: str | None) -> list[str]:

@@ -135,7 +135,8 @@ class Evaluator:
                         name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
                         video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
                     hint = _RLDS_HINT if checkpoint.is_of_rlds else ""
-                    yield Task({**common, "episode": episode, "video": video}, hint)
+                    message = {**common, "episode": episode, "video": video}
+                    yield Task(message, checkpoint.shown, hint)
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
         line = {"kind": "episode", "epoch": checkpoint.epoch, "weights": checkpoint.weights}

@@ -6,7 +6,8 @@ import fcntl
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from robomimic_ddp import files
@@ -39,12 +40,15 @@ class Follower:
         self.done: set[Signature] = {tuple(line["file"]) for line in complete}
         self.early: set[Signature] = set()
         """Signatures of last.pth after epochs without rollouts."""
-        self.unreadable: dict[Signature, str] = {}
+        self.unreadable: dict[str, tuple[Signature | None, str]] = {}
+        """Names of files without a result -> the version that could not be read (None: the file
+        has vanished), and why.
+        """
         self.last_epoch_seen = False
 
     def paths(self) -> Iterator[Path]:
         """Yield each file; one that `failed` to be read comes again when it has changed. Waits
-        while training continues.
+        while training continues. At the end `unreadable` has those without a result.
         """
         while True:
             has_ended = self._has_ended()
@@ -52,48 +56,49 @@ class Follower:
             if path is not None:
                 yield path
             elif has_ended:
-                self._leave_out(list(self.unreadable))
                 return
             else:
                 time.sleep(self.poll)
 
     def failed(self, path: Path, error: CheckpointError) -> None:
         """Note that a checkpoint could not be read: it may be incomplete still."""
-        try:
-            self.done.discard(checkpoints.signature(self.run, path))
-            self.unreadable[checkpoints.signature(self.run, path)] = str(error)
-        except OSError:
-            pass  # it has vanished
+        signature = None
+        with suppress(OSError):
+            signature = checkpoints.signature(self.run, path)
+            self.done.discard(signature)
+        self.unreadable[checkpoints.name_in(self.run, path)] = signature, str(error)
 
     def _next(self, has_ended: bool) -> Path | None:
         for path in checkpoints.of_run(self.run):
             try:
                 signature = checkpoints.signature(self.run, path)
-            except OSError:
+            except OSError as error:
+                if path.is_symlink():
+                    text = f"{path} leads to no file ({error.strerror})."
+                    self.unreadable[checkpoints.name_in(self.run, path)] = None, text
                 continue
-            if signature in self.unreadable:  # it has not changed meanwhile
-                self._leave_out([signature])
             if signature in self.done or (signature in self.early and not has_ended):
+                continue
+            version, text = self.unreadable.get(signature[0], (None, ""))
+            if version == signature:  # it has not changed meanwhile
+                self.done.add(signature)
+                say(f"warning: a checkpoint is left out: {text}", file=sys.stderr)
                 continue
             if path.name == checkpoints.LAST and not self._is_due(path, signature, has_ended):
                 continue
             self.done.add(signature)
+            self.unreadable.pop(signature[0], None)  # another version of it
             return path
         return None
-
-    def _leave_out(self, signatures: Iterable[Signature]) -> None:
-        for signature in signatures:
-            text = self.unreadable.pop(signature)
-            self.done.add(signature)
-            say(f"warning: a checkpoint is left out: {text}", file=sys.stderr)
 
     def _is_due(self, path: Path, signature: Signature, has_ended: bool) -> bool:
         """Return whether last.pth is of an epoch with rollouts, or of the last one."""
         try:
             last = checkpoints.read(signature, path, with_weights=False)
         except CheckpointError as error:
-            self.unreadable[signature] = str(error)
+            self.unreadable[signature[0]] = signature, str(error)
             return False
+        self.unreadable.pop(signature[0], None)
         self.last_epoch_seen = self.last_epoch_seen or last.is_last_epoch
         if last.is_due or last.is_last_epoch or has_ended:
             return True

@@ -29,6 +29,8 @@ from robomimic_ddp.training import episodes
 
 _VIDEO_FPS = 20
 """As hosts have it."""
+_MOST_TEXT = 500
+"""Characters of an error: torch's names each tensor that does not fit."""
 
 
 class Player:
@@ -40,8 +42,8 @@ class Player:
         self.envs: dict[str, Any] = {}
         self.unseeded: set[str] = set()
 
-    def prepare(self, task: dict[str, Any]) -> None:
-        """Load the policy and make the environment of a task."""
+    def load(self, task: dict[str, Any]) -> None:
+        """Load the policy of a task."""
         import robomimic.utils.file_utils as FileUtils
 
         if self.path != task["checkpoint"]:
@@ -50,6 +52,11 @@ class Player:
             self.policy, _ = FileUtils.policy_from_checkpoint(self.device, ckpt_dict=content)
             self.config, _ = FileUtils.config_from_checkpoint(ckpt_dict=content)
             self.path = task["checkpoint"]
+
+    def make(self, task: dict[str, Any]) -> None:
+        """Make the environment of a task."""
+        import robomimic.utils.file_utils as FileUtils
+
         content = self._of_dataset(task["dataset"])
         kind = (task["env"], task["env_name"], task["offscreen"], content["env_metadata"])
         self.key = json.dumps(kind, default=str, sort_keys=True)
@@ -128,14 +135,18 @@ def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any
         import robomimic.utils.train_utils  # noqa: F401
 
         faulthandler.dump_traceback_later(seconds, exit=True)
-        player.prepare(task)
+        stage = "policy"
+        player.load(task)
+        stage = "setup"
+        player.make(task)
         stage = "episode"
         faulthandler.dump_traceback_later(seconds, exit=True)
         log = player.play(task)
         return {"log": log, "unseeded": player.key in player.unseeded}
     except Exception as error:
         traceback.print_exc()
-        return {"failed": stage, "text": f"{type(error).__name__}: {error}"}
+        text = " ".join(str(error).split())[:_MOST_TEXT]
+        return {"failed": stage, "text": f"{type(error).__name__}: {text}"}
     finally:
         faulthandler.cancel_dump_traceback_later()
 

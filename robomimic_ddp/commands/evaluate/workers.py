@@ -15,7 +15,7 @@ from multiprocessing.connection import Pipe, wait
 from typing import IO, Any
 
 from robomimic_ddp.config import env
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.terminal import say
 
 _MOST_TRIES = 2
@@ -26,11 +26,12 @@ _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext
 
 @dataclass
 class Task:
-    """An episode to play. message: what the worker is given; hint: ends the error where it cannot
-    begin.
+    """An episode to play. message: what the worker is given; shown: the checkpoint's name; hint:
+    ends the error where it cannot begin.
     """
 
     message: dict[str, Any]
+    shown: str = ""
     hint: str = ""
     tries: int = 0
 
@@ -83,7 +84,8 @@ class Pool:
 
     def play(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task with its answer: "log", or why it was "lost", with "died" if that was the
-        end of its process. Raises DataError if a task cannot begin.
+        end of its process. Raises DataError if a task cannot begin, CheckpointError if that is
+        for its policy.
         """
         waiting = deque(tasks)
         try:
@@ -126,6 +128,11 @@ class Pool:
             answer = {}
         if not answer:
             return self._died(worker, task)
+        if answer.get("failed") == "policy":
+            raise CheckpointError(
+                f"{task.shown}: the host cannot make its policy here ({answer['text']}). Expected "
+                f"a checkpoint that this host can load. {self.log.name} has the traceback."
+            )
         if answer.get("failed") == "setup":
             raise DataError(
                 f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
