@@ -148,8 +148,9 @@ def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, in
     if not outcome:
         raise LaunchError(
             "MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
-            f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, so the "
-            "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
+            f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, or the "
+            f"node or the network to it was lost ({env.main_address()}), so the ranks could not "
+            "meet. Choose another MASTER_PORT, or leave it to torchrun "
             "(--standalone on one machine)."
         )
     if isinstance(outcome[0], Exception):

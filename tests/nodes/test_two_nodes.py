@@ -182,7 +182,8 @@ def test_nodes_that_cannot_meet_say_where(run: Run) -> None:
     jobs = run.launch("1@join:1")
     run.cut_at("1@join:1", *jobs)
     require_codes(jobs, 1, 1)
-    assert all("the process group could not be formed" in job.text for job in jobs)
+    assert "the process group could not be formed" in jobs[0].text
+    assert "the node or the network to it was lost (node01:" in jobs[1].text
 
 
 def test_a_node_that_is_replaced_at_once_is_not_missed(run: Run, whole: Any) -> None:
