@@ -1,4 +1,4 @@
-"""Nodes with addresses, names, processes and disks of their own on one machine: a network namespace
+"""Nodes with separate addresses, names, processes and disks on one machine: a network namespace
 for each, joined by a switch whose ports can be switched off.
 
 A port that is off drops what is sent and tells nobody, as a broken cable or a machine without power
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.hosts import Host, environment
 
 PORT = 29400
-"""Where torchruns meet; each cluster has networks of its own, so no other program has it."""
+"""Where torchruns meet; each cluster has separate networks, so no other program has it."""
 _NETWORKS = {4: ("10.77.0.{}", 24), 6: ("fd77::{}", 64)}
 _DISK = "runs"
 

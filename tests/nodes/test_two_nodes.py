@@ -1,4 +1,4 @@
-"""Two nodes with addresses and disks of their own: their link is cut, or one of them is lost.
+"""Two nodes with separate addresses and disks: their link is cut, or one of them is lost.
 
 Wherever that happens, the run continues or both launchers end and name the node, and what is
 resumed has the bits of a run that nothing interrupts.
