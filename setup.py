@@ -52,7 +52,11 @@ setup(
         "robomimic_ddp.data.rlds": ["schemas/*.yaml"],
         "robomimic_ddp.commands.inspect_data": ["*.json"],
     },
-    data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
+    data_files=[
+        shared("scripts", "train_*.sh", "train_*.sbatch"),
+        shared("configs", "*.json"),
+        shared("configs/clusters", "*.yaml"),
+    ],
     python_requires=">=3.10",
     install_requires=["libcst>=1.1", "omegaconf>=2.1", "rich>=12"],
     extras_require={

@@ -107,7 +107,9 @@ COMMANDS = {
         "commands.prepare_data.command",
         "write an RLDS dataset with images of the trained size",
     ),
-    "ckpt": Command("inspect", "commands.ckpt.command", "show, convert or average checkpoints"),
+    "ckpt": Command(
+        "inspect", "commands.ckpt.command", "show, convert, average or export checkpoints"
+    ),
     "plot": Command(
         "inspect", "commands.plot", "draw loss, learning rate and speed of training runs"
     ),

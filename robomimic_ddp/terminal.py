@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 _QUOTED = re.compile(r"`[^`]*`")
@@ -23,6 +23,7 @@ _CONTROL = re.compile(
 """Escape sequences, other control characters, and those that reorder a line."""
 _KEPT = "\0"
 """Stands for a space in backquotes, where a command must stay one line."""
+_MOST_LISTED = 16
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +98,13 @@ def print_clean(text: Any = "", file: IO | None = None, colour: tuple[str, str] 
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
     print_clean("\n".join(wrapped(text, width(file), indent, first)), file)
+
+
+def listed(values: Iterable[Any], separator: str = ", ") -> str:
+    """Return the values in one line: of many, the first ones and how many follow."""
+    texts = [str(value) for value in values]
+    following = [f"and {len(texts) - _MOST_LISTED} more"] if len(texts) > _MOST_LISTED else []
+    return separator.join([*texts[:_MOST_LISTED], *following])
 
 
 def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:

@@ -126,6 +126,8 @@ FIXERS = {
         "decorate the function that runs the rollouts with @DDPUtils.rollouts",
         words=("rollout",),
         missing="no function runs rollouts",
+        note="episodes are split over the ranks; rank 0 plays all of them if the function has no "
+        "envs and num_episodes, or experiment.rollout.batched is true",
     ),
     # The log that it returns is the mean over all ranks' samples.
     "epoch_log": Fixer(

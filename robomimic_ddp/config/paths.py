@@ -19,12 +19,17 @@ def expanded(path: Any) -> Path:
 
 
 def datasets(train: Any) -> Iterator[str]:
-    """Paths of the datasets in the section `train` of a host's config; RLDS: folder and names."""
+    """Paths of the datasets in the section `train` of a host's config; RLDS: folder and names.
+    Hosts that leave `data` empty have files under names such as `data_prior` and `data_target`.
+    """
     if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
         folder = expanded(train["data_path"])
         yield from (str(folder / str(name)) for name in train["dataset_names"])
         return
     data = train.get("data") if isinstance(train, Mapping) else None
+    if data is None and isinstance(train, Mapping):
+        named = [value for key, value in train.items() if key.startswith("data_")]
+        data = [value for value in named if isinstance(value, str) and expanded(value).is_file()]
     for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
         path = entry.get("path") if isinstance(entry, Mapping) else entry
         if path:

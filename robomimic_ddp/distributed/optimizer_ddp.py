@@ -158,7 +158,8 @@ class OptimizerDDP:
         self._is_agreed = True
         ways = group.gather_objects(f"optimizer {self.name} averages gradients {way}")
         if len(set(ways)) > 1:
-            by_rank = "; ".join(f"rank {rank}: {way}" for rank, way in enumerate(ways))
+            first_ranks = {way: ways.index(way) for way in ways}
+            by_rank = "; ".join(f"rank {rank}: {way}" for way, rank in first_ranks.items())
             raise WrapError(
                 f"the ranks do not take the same step: {by_rank}. Expected the same on all ranks: "
                 "during the backward pass where the loss goes to the host's "

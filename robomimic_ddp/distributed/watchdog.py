@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from robomimic_ddp.config import env
+from robomimic_ddp.terminal import listed
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Watchdog:
             if rank != self.rank and compares(tuple(position), self._position):
                 age = max(0.0, time.time() - published) if value else 0.0
                 ranks.append(f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)")
-        return "; ".join(ranks)
+        return listed(ranks, "; ")
 
     @property
     def _position(self) -> tuple[int, int, int]:

@@ -42,8 +42,8 @@ class Pictures(StepHook):
         obs = batch.get("obs") if isinstance(batch, Mapping) else None
         takes_images = "data_type" in inspect.signature(self.logger.record).parameters
         for name, row in rows(obs) if obs and takes_images else ():
-            with _Warned("the first batch"):
-                self.logger.record(f"First_Batch/{name}", row, self.epoch, data_type="image")
+            with _Warned("the first batch"):  # hosts before 0.5 add no axis of samples
+                self.logger.record(f"First_Batch/{name}", row[None], self.epoch, data_type="image")
 
     def videos(self, paths: Any, epoch: Any) -> None:
         """Gives W&B the rollout videos of `paths` (environment -> file, None without videos), and

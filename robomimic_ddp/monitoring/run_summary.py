@@ -18,7 +18,7 @@ RECORD, STATE, REQUEUE = "ddp.json", "ddp_state.pth", "requeue"
 
 def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     """Yield what is known of the run in `directory` at the time `now`. beats: of its ranks."""
-    record = _json(directory / RECORD)
+    record = read(directory)
     last = min(beats, key=lambda beat: (beat["epoch"] or 0, beat["step"]))
     name = "/".join(directory.absolute().parts[-2:])
     yield f"run {name}: epoch {_of(last['epoch'], last.get('epochs'))}, step {_steps(last)}"
@@ -30,11 +30,16 @@ def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> It
         yield f"stopped {stopped}"
 
 
+def read(directory: Path) -> Mapping[str, Any]:
+    """Return the `ddp.json` of a run; an empty one where there is none, or it is damaged."""
+    return _json(directory / RECORD)
+
+
 def resume_command(directory: Path) -> str | None:
     """Return the command that resumes the run in `directory`; None for one that has finished, has
     saved nothing, or was not trained by us.
     """
-    record = _json(directory / RECORD)
+    record = read(directory)
     command = _json(directory / REQUEUE).get("resume") or record.get("resume")
     can_resume = is_incomplete(directory) and (directory / STATE).is_file()
     return command if can_resume and isinstance(command, str) else None
@@ -42,7 +47,7 @@ def resume_command(directory: Path) -> str | None:
 
 def is_incomplete(directory: Path) -> bool:
     """Return whether the run in `directory` has been trained by us, and not to its end."""
-    record = _json(directory / RECORD)
+    record = read(directory)
     return bool(record) and "outcome" not in record
 
 

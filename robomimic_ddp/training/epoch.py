@@ -287,7 +287,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
     other rollouts, the host's function is called unchanged. With `ddp.rollouts=evaluate` nothing is
-    played, and there are no statistics.
+    played, and there are no statistics; `rollouts.why_on_main` says when nothing is split.
     """
     signature = inspect.signature(rollout_with_stats)
 
@@ -304,7 +304,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
             return OrderedDict(), OrderedDict()
         acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
         with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), acting:
-            result = _rollouts.split(rollout_with_stats, call, run.settings.seed)
+            why = _rollouts.why_on_main(run.config)
+            result = _rollouts.split(rollout_with_stats, call, run.settings.seed, why)
         if run.output.pictures is not None and isinstance(result, tuple) and result:
             run.output.pictures.videos(result[-1], epoch)
         if run.output.directory is not None and group.is_main():

@@ -14,6 +14,7 @@ from robomimic_ddp.config import learning_rate, machine, memory, net_sizes, path
 from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
+from robomimic_ddp.training import rollouts
 from robomimic_ddp.verify import data_fingerprint
 
 _NAMED_SETS = 3
@@ -102,6 +103,9 @@ def _saving(seconds: float) -> str:
 
 def _rollouts(run: Any) -> Iterator[str]:
     if run.options.rollouts != "evaluate":
+        why = rollouts.why_on_main(run.config)
+        if why and tree.at(run.config, "experiment.rollout.enabled") and run.plan.world_size > 1:
+            yield f"rollouts: rank 0 plays all episodes ({why})"
         return
     yield (
         f"rollouts: played by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import VerifyError
+from robomimic_ddp.terminal import listed
 
 _MOST_SHOWN = 16
 """Most values in a message."""
@@ -74,7 +75,7 @@ class Evidence:
                 hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
                 raise VerifyError(
                     f"{self.when}: {name} is not the same on all ranks; found {_shown(values)}, so "
-                    f"rank(s) {odd} differ from the others. Expected equal bits: ranks that "
+                    f"rank(s) [{listed(odd)}] differ from the others. Expected equal bits: ranks that "
                     f"disagree train different models. {' '.join(hints)}".rstrip()
                 )
         raise VerifyError(f"{self.when}: ranks have the same items in another order.")
@@ -103,7 +104,7 @@ def _require_one_place(summaries: list) -> None:
     if len(set(places)) > 1:
         raise VerifyError(
             f"the ranks are at different places of the job: {_shown(places)}; rank(s) "
-            f"{odd_ranks(places)} differ from the others. Every rank must take the same steps: "
+            f"[{listed(odd_ranks(places))}] differ from the others. Every rank must take the same steps: "
             "look for a condition on the rank, a net that was replaced or left in eval() on one "
             "rank, or data that end early there."
         )
@@ -114,7 +115,7 @@ def _require_no_complaints(when: str, summaries: list[_Summary]) -> None:
     complaint = next((text for complaints in by_rank for text in complaints), None)
     if complaint is not None:
         ranks = [rank for rank, complaints in enumerate(by_rank) if complaint in complaints]
-        raise VerifyError(f"{when}, on rank(s) {ranks}: {complaint}")
+        raise VerifyError(f"{when}, on rank(s) [{listed(ranks)}]: {complaint}")
 
 
 def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
@@ -123,8 +124,8 @@ def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
     if len(times) < len(known):
         same = [rank for rank, value in enumerate(values) if times[value] > 1]
         raise VerifyError(
-            f"{when}: {what}: ranks {same} have the same; expected a different one on each "
-            f"rank. {cause}".rstrip()
+            f"{when}: {what}: ranks [{listed(same)}] have the same; expected a different one on "
+            f"each rank. {cause}".rstrip()
         )
 
 

@@ -198,7 +198,7 @@ def checkpoint_file(folder: Path) -> Path:
     return folder / "a.pth"
 
 
-def export(path: Path) -> None:
+def convert(path: Path) -> None:
     command = ["ckpt", "convert", checkpoint_file(path.parent), "-o", path]
     assert cli.main([*map(str, command)]) == 2  # there is something
     assert cli.main([*map(str, command), "--force"]) == 0
@@ -227,8 +227,7 @@ WRITERS = {
     state_file.STATE: a_state,
     state_file.PREVIOUS: a_state,
     state_file.BEST: a_state,
-    "out.pth": export,
-    "out.safetensors": export,
+    "out.pth": convert,
     "curves.png": picture,
     drafts.SCHEMA: perhaps(lambda path: drafts._replace(path, "a: 1")),
     study.JOURNAL: perhaps(lambda path: study.Sweep(path.parent)),

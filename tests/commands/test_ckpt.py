@@ -86,18 +86,113 @@ def test_layouts(write, tmp_path, before, layout):
     assert made["optimizers"] == {}
 
 
-def test_averaged_weights_as_nets_and_safetensors(write, tmp_path):
+def test_averaged_weights_as_nets(write, tmp_path):
+    out = tmp_path / "ema.pth"
+    assert command("convert", write(module=True), "-o", out, "--ema", "--layout", "plain") == 0
+    expected, made = nets(100, False), load(out)
+    assert made["ema"] is None and list(made["nets"]) == list(expected)
+    assert all(torch.equal(made["nets"][key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_an_export_has_the_weights_that_the_policy_acts_with(write, tmp_path, ema):
     from safetensors.torch import load_file
 
-    source = write(module=True)
-    out = tmp_path / "ema.safetensors"
-    assert command("convert", source, "-o", out, "--ema", "--layout", "plain") == 0
-    expected = {f"nets.{key}": value for key, value in nets(100, False).items()}
-    made = load_file(out)
-    assert made.keys() == expected.keys()
-    assert all(torch.equal(made[key], expected[key]) for key in expected)
-    assert command("convert", source, "-o", tmp_path / "ema.pth", "--ema") == 0
-    assert load(tmp_path / "ema.pth")["ema"] is None
+    stats = {"obs_normalization_stats": {"position": {"mean": np.float32([0.1, 2])}}}
+    source = write(ema=ema, shape_metadata={"ac_dim": 7, "all_shapes": {"a": [3]}}, **stats)
+    folder = tmp_path / "policy"
+    assert command("export", source, folder) == 0
+    expected = nets(100 if ema else 0, False)
+    weights = load_file(folder / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[key], expected[key]) for key in expected)
+    read = {
+        path.name: path.read_text() for path in folder.iterdir() if path.suffix != ".safetensors"
+    }
+    assert json.loads(read.pop("config.json")) == {
+        "algo_name": "diffusion_policy",
+        "experiment": {"name": "lift"},
+    }
+    (mean,) = json.loads(read.pop("normalization.json"))["obs_normalization_stats"].values()
+    assert np.array_equal(np.float32(mean["mean"]), np.float32([0.1, 2]))
+    assert json.loads(read.pop("metadata.json"))["weights"] == ("ema" if ema else "nets")
+    assert "| observations | a [3] |\n| actions | 7 numbers |\n" in read.pop("README.md")
+    assert not read
+
+
+def hierarchical(content):
+    content["model"] = {"planner": content["model"], "actor": content["model"]}
+
+
+def without_shapes(content):
+    del content["shape_metadata"]
+
+
+def without_config(content):
+    content["config"] = "{"
+
+
+def of_unknown_numbers(content):
+    content["model"]["ema"]["a.b"] = torch.zeros(2, dtype=torch.complex32)
+
+
+def diverged(content):
+    content["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
+
+
+def with_an_object(content):
+    content["shape_metadata"]["dtype"] = np.dtype(">f4")
+
+
+def with_half_a_character(content):
+    content["algo_name"] = "\ud800"
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (hierarchical, "has a model of actor, planner, and a policy of one part"),
+        (without_shapes, "it has no shape_metadata"),
+        (without_config, "it has no config that is JSON"),
+        (of_unknown_numbers, "safetensors, JSON or UTF-8 cannot contain"),
+        (diverged, "its training had diverged, and its policy has no actions"),
+        (with_an_object, "an object of the type"),
+        (with_half_a_character, "safetensors, JSON or UTF-8 cannot contain"),
+    ],
+)
+def test_what_is_not_exported_is_one_error(write, tmp_path, capsys, change, words):
+    path = write(shape_metadata={"ac_dim": 7})
+    content = torch.load(path, weights_only=True)
+    change(content)
+    torch.save(content, path)
+    assert command("export", path, tmp_path / "policy") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert [item.name for item in tmp_path.iterdir()] == ["a.pth"]
+
+
+@pytest.mark.bad_input
+def test_an_export_is_written_completely_to_a_new_folder_or_not_at_all(
+    write, tmp_path, capsys, monkeypatch
+):
+    source, folder = write(shape_metadata={}), tmp_path / "policy"
+    for taken in (tmp_path, source):
+        assert command("export", source, taken) == 2
+        assert "already exists. Name a new folder" in capsys.readouterr().err
+    assert command("export", source, Path(source) / "policy") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert command("export", source, folder) == 1
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and "Free disk space" in error
+    assert [item.name for item in tmp_path.iterdir()] == ["a.pth"]
+    assert command("export", source, folder) == 0
 
 
 def test_average(write, tmp_path):
@@ -179,13 +274,6 @@ def test_states_of_unlike_runs_have_no_mean(tmp_path, capsys):
 
 
 @pytest.mark.bad_input
-def test_what_safetensors_cannot_contain(write, tmp_path, capsys):
-    assert command("convert", write(config="\ud800"), "-o", tmp_path / "out.safetensors") == 1
-    assert "safetensors cannot contain a part of" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
-
-
-@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())
@@ -211,6 +299,8 @@ def test_a_state_of_ours(tmp_path, capsys):
     assert "best_valid_loss" in text
     out = tmp_path / "out.pth"
     assert command("convert", tmp_path / state_file.STATE, "-o", out, "--layout", "plain") == 0
+    assert command("export", tmp_path / state_file.STATE, tmp_path / "policy") == 1
+    assert "does not say how to build its nets" in capsys.readouterr().err
     expected = nets(100, False)
     assert all(torch.equal(load(out)["ema"][key], expected[key]) for key in expected)
 
@@ -362,6 +452,12 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe.pth")
     for words, code, message in (
         (("convert", write(), "-o", tmp_path / "out.txt"), 2, "expected a name ending in .pth"),
+        (
+            ("convert", write(), "-o", tmp_path / "out.safetensors"),
+            2,
+            "`robomimic-ddp ckpt export`",
+        ),
+        (("export", tmp_path / "none.pth", output), 1, "none.pth does not exist"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
         (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),

@@ -26,7 +26,7 @@ def look(
     validate: bool = False,
     **more: object,
 ) -> None:
-    data = path if isinstance(path, dict) else str(path)
+    data = path if path is None or isinstance(path, dict) else str(path)
     train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask, **more)
     seen = {"modalities": {"obs": {"rgb": list(rgb)}}}
     shown = {"validate": validate}
@@ -50,6 +50,12 @@ def data(tmp_path):
 def test_actions_at_the_top_and_in_a_group(data):
     look(data, "arm", "top")
     look(data)  # the host says what it expects
+
+
+def test_datasets_under_other_names_are_read_by_the_host_alone(data):
+    look(None, data_prior=str(data), data_target=None, data_format="robomimic")
+    with pytest.raises(ConfigError, match="train.data=None: expected at least one dataset"):
+        look(None, data_prior=f"{data}.old", data_target=None, data_format="robomimic")
 
 
 @pytest.mark.bad_input

@@ -7,6 +7,7 @@ merged statistics are exact at any number of ranks: tests/data and tests/rlds.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from contextlib import contextmanager
 
@@ -21,13 +22,18 @@ from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of
 from robomimic_ddp.distributed import group, rng, signals
+from robomimic_ddp.distributed.watchdog import Watchdog
 from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.monitoring import metrics
 from robomimic_ddp.monitoring.step_logs import BatchLogs
+from robomimic_ddp.training import rollouts
 from robomimic_ddp.verify import comparison
 from robomimic_ddp.verify.comparison import Different, Evidence
+from tests.faults import toy_run
 
 MANY = 1024
+NODES = (2, 64, 256)
+"""Ranks of a small job, and of jobs on several nodes."""
 FAKE = "torch.testing._internal.distributed.fake_pg"
 """Importing it registers the backend "fake"."""
 
@@ -45,7 +51,7 @@ def fake_group(world, rank=0):
 
 @pytest.fixture
 def messages(monkeypatch):
-    """Counts collectives, and the bytes that this rank gives to them."""
+    """Counts collectives by name and by the bytes that this rank gives to them."""
     counted = Counter()
 
     def counting(name, given):
@@ -53,8 +59,7 @@ def messages(monkeypatch):
 
         def call(*args, **kwargs):
             tensor = args[given] if len(args) > given else kwargs["tensor"]
-            counted["messages"] += 1
-            counted["bytes"] += tensor.numel() * tensor.element_size()
+            counted[name, tensor.numel() * tensor.element_size()] += 1
             return original(*args, **kwargs)
 
         monkeypatch.setattr(dist, name, call)
@@ -127,7 +132,7 @@ def evidence_of(items, digest="a"):
 def test_a_comparison_is_one_message_of_1_kb_whatever_the_ranks_and_items(world, messages):
     with fake_group(world, rank=world - 1):
         evidence_of(500).require()
-        assert messages == {"messages": 1, "bytes": 1024}
+        assert messages == {("all_gather", 1024): 1}
         with pytest.raises(VerifyError, match="have the same; expected a different one"):
             Evidence("here", different=[Different("noise", "x", "")]).require()
 
@@ -182,7 +187,7 @@ def test_a_steps_messages_do_not_depend_on_the_ranks(messages):
         counted[world] = (len(sent), sum(sent), dict(messages))
     numbers = sum(one.numel() for one in net.parameters())
     assert counted[2] == counted[MANY] and counted[2][1] == 3 * numbers
-    assert counted[2][2]["messages"] == 3, "one small message a step beside the gradients"
+    assert counted[2][2] == {("all_reduce", 16): 3}, "one message a step beside the gradients"
 
 
 def test_the_log_of_an_epoch_is_one_message(messages):
@@ -190,7 +195,7 @@ def test_the_log_of_an_epoch_is_one_message(messages):
         logs = BatchLogs()
         logs.see({"Loss": 0.5}, {"actions": np.zeros((4, 1))})
         assert metrics.mean_over_ranks({"Loss": 0.5}, logs) == {"Loss": 0.5}
-    assert messages == {"messages": 1, "bytes": 1024}
+    assert messages == {("all_gather", 1024): 1}
 
 
 def test_what_ranks_save_grows_linearly(messages):
@@ -204,6 +209,88 @@ def test_what_ranks_save_grows_linearly(messages):
         assert len(parts) == world and all(
             torch.equal(part["torch"], state["torch"]) for part in (parts[0], parts[-1])
         )
-        sizes[world] = messages["bytes"]
-        assert messages["messages"] == 2
-    assert sizes[64] == sizes[MANY], "bytes that a rank sends, whatever the world size"
+        sizes[world] = dict(messages)
+        assert messages.total() == 2
+    assert sizes[64] == sizes[MANY], "what a rank sends, whatever the world size"
+
+
+@pytest.mark.parametrize("world", NODES)
+def test_a_stop_takes_two_small_messages_at_any_number_of_ranks(world, messages):
+    """After a step the answer to the question before it; between epochs one message is enough."""
+    with fake_group(world):
+        stopper = signals.Stopper()
+        assert not stopper.agreed()
+        stopper.received = "SIGTERM"
+        assert [stopper.agreed(), stopper.agreed()] == [False, True]
+        assert messages == {("all_reduce", 16): 2}
+        messages.clear()
+        stopper = signals.Stopper()
+        assert not stopper.agreed_at_last()
+        stopper.received = "SIGTERM"
+        assert stopper.agreed_at_last()
+        assert messages == {("all_gather", 1024): 2}
+
+
+def keep_gradients(job):
+    """torch's fake group answers no all-reduce of DDP's buckets."""
+
+    def hook(state, bucket):
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    for net in gc.get_objects():
+        if isinstance(net, DistributedDataParallel) and not net._comm_hooks:
+            net.register_comm_hook(None, hook)
+
+
+def test_all_messages_of_an_epoch_do_not_depend_on_the_ranks(messages, monkeypatch):
+    """From the first agreement on host and options to the saved state of each rank: all that are
+    gathered have 1 kB, but for the ranks' random states. (All ranks have equal ones here, which
+    `ddp.verify` would refuse.)
+    """
+    counted = {}
+    for world in NODES:
+        messages.clear()
+        monkeypatch.setattr(toy_run, "SAMPLES", world * toy_run.BATCH * toy_run.STEPS)
+        for name, number in (("RANK", 0), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", 2)):
+            monkeypatch.setenv(name, str(number))
+        for name, text in (("LOCAL_RANK", "0"), ("MASTER_ADDR", "none"), ("MASTER_PORT", "1")):
+            monkeypatch.setenv(name, text)
+        with fake_group(world):
+            job = toy_run.ToyJob({"epoch begins": keep_gradients})
+            job.options = {"verify": "false"}
+            toy_run.train(job)
+        counted[world] = dict(messages)
+    assert counted[64] == counted[256] == counted[2]
+    gathered = {size: times for (name, size), times in counted[256].items() if "gather" in name}
+    (of_states,) = set(gathered) - {1024}
+    assert gathered[of_states] == 1 and of_states < 20_000 and gathered[1024] <= 12
+    assert counted[256]["all_reduce", 16] == toy_run.STEPS, "the question whether to stop"
+
+
+def places_of(world):
+    """What the first rank says of others that are all behind it."""
+    store = dist.HashStore()
+    watchdog = Watchdog(store, 0, world, 60.0)
+    watchdog.reached("epoch 3 train log")
+    return watchdog.late()
+
+
+def random_states_of(world):
+    with fake_group(world), pytest.raises(VerifyError) as refused:
+        Evidence("here", different=[Different("noise", "x", "")]).require()
+    return str(refused.value)
+
+
+def shares_of(world, capsys):
+    with fake_group(world):
+        rollouts._announce(500)
+    return capsys.readouterr().out
+
+
+def test_what_is_said_of_many_ranks_fits_a_screen(capsys):
+    """A job of 256 ranks that failed printed the number of each, on each rank."""
+    for text in (places_of(256), random_states_of(256), shares_of(256, capsys)):
+        assert "and 23" in text or "and 24" in text, text
+        assert 100 < len(text) < 1600, text

@@ -26,7 +26,7 @@ from tests.hosts import FINISHED, ROOT, Host, copy_host, python, require_clean, 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NOT_RUN = (
     *("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd"),
-    *("tensorboard", "wandb", "./isaaclab.sh"),
+    *("tensorboard", "wandb", "./isaaclab.sh", "kubectl", "sky"),
 )
 """They need a network, another machine or an hour, or serve; tests run demo.sh, test.sh."""
 BUILD = ".venv/bin/python"

@@ -103,6 +103,18 @@ def test_the_first_batch_and_videos_are_logged_once(present, wandb, video, tmp_p
     assert capsys.readouterr().err == ""
 
 
+def test_a_logger_before_robomimic_0_5_takes_images_with_an_axis_of_samples(tmp_path, capsys):
+    tensorboard = pytest.importorskip("tensorboardX").SummaryWriter(str(tmp_path))
+
+    def record(k, v, epoch, data_type="scalar", log_stats=False):
+        tensorboard.add_images(k, img_tensor=v, global_step=epoch, dataformats="NHWC")
+
+    drawn = pictures.Pictures(SimpleNamespace(record=record), skips_batch=False)
+    drawn.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
+    tensorboard.close()
+    assert (capsys.readouterr().err, tags(tmp_path).count(b"First_Batch/camera")) == ("", 1)
+
+
 def test_a_resumed_run_has_its_first_batch(present, tmp_path):
     present.resume.found = object()
     present.logger(str(tmp_path), config_of("one"), log_tb=True).close()

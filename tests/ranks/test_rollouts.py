@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 import time
 from collections import OrderedDict
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import api
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training.rollouts import split
+from tests.faults.toy_run import Section, ToyJob, train
 from tests.ranks.pool import RankError
 
 SEED = 7
@@ -231,3 +235,122 @@ def patient(folder, rank_of_slow):
 
 def test_a_rank_that_is_done_early_waits_beyond_the_time_limit(ranks, tmp_path):
     assert ranks.run(patient, str(tmp_path), 1) == [[0, 1], [0, 1]]
+
+
+class Logger:
+    """The host's DataLogger, of which only what it was given is kept."""
+
+    def __init__(self):
+        self.records = {}
+
+    def record(self, key, value, epoch, log_stats=False):
+        self.records[key, epoch, log_stats] = value
+
+
+def robocasa_rollouts(policy, envs, horizon, num_episodes=None, epoch=None, data_logger=None):
+    """robocasa's function in small: it makes the environments one by one, skips those that it could
+    not make, has -1 for those whose simulator fails, and logs its statistics itself.
+    """
+    statistics = OrderedDict()
+    for env, _ in zip(envs, horizon):
+        if env is None:
+            continue
+        logs = []
+        for _ in range(num_episodes):
+            try:
+                logs.append(policy(env.reset()))
+            except ValueError:
+                break
+        if logs:
+            log = {name: np.mean([log[name] for log in logs]) for name in logs[0]}
+            statistics[env.name] = {**log, "Horizon": 9.0, "Time_Episode": float(len(logs))}
+        else:
+            statistics[env.name] = {"Time_Episode": -1, "Return": -1, "Success_Rate": -1}
+        if data_logger is not None:
+            for name, value in statistics[env.name].items():
+                data_logger.record(f"own/{name}", value, epoch)
+    return statistics, None
+
+
+class Named(Env):
+    """fails_on: the ranks on which its simulator fails; not_made_on: those that lack it."""
+
+    def __init__(self, name, fails_on=(), not_made_on=()):
+        super().__init__()
+        self.name, self.fails_on, self.not_made_on = name, fails_on, not_made_on
+
+    def reset(self):
+        if group.rank() in self.fails_on:
+            raise ValueError("the simulator broke")
+        return super().reset()
+
+
+def as_in_robocasa(*made):
+    """Collective: statistics, what was logged, and the warnings."""
+    envs = (None if group.rank() in env.not_made_on else env for env in (Named(*a) for a in made))
+    seen, logger = [], Logger()
+    with redirect_stderr(io.StringIO()) as errors, redirect_stdout(io.StringIO()):
+        statistics, videos = on_ranks(robocasa_rollouts)(
+            noisy(seen), envs, [5] * len(made), num_episodes=5, epoch=3, data_logger=logger
+        )
+    assert videos is None
+    return statistics, logger.records, errors.getvalue(), seen
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_whose_simulator_failed_is_left_out_and_named(failing, ranks):
+    """robocasa has success -1 there; the means of all would have been of neither."""
+    other = 1 - failing
+    for env in (("pan", [failing]), ("pan", [], [failing])):
+        answers = ranks.run(as_in_robocasa, ("pot",), env)
+        for statistics, _, _, _ in answers:
+            assert list(statistics) == ["pot", "pan"]
+            pan = answers[other][3][-len(range(other, 5, 2)) :]
+            np.testing.assert_allclose(statistics["pan"]["Return"], np.mean(pan), rtol=1e-12)
+            assert statistics["pot"]["Time_Episode"] == 5 and statistics["pan"]["Horizon"] == 9
+        assert f"rank(s) {failing} played no episode of pan" in answers[0][2]
+        assert "pot" not in answers[0][2] and answers[1][2] == ""
+
+
+def test_where_every_rank_failed_the_statistics_are_the_hosts(ranks):
+    answers = ranks.run(as_in_robocasa, ("pan", [0, 1]))
+    assert [answer[0]["pan"] for answer in answers] == [
+        {"Time_Episode": -1, "Return": -1, "Success_Rate": -1}
+    ] * 2
+
+
+def test_what_the_rollouts_log_themselves_is_of_all_ranks(ranks):
+    answers = ranks.run(as_in_robocasa, ("pot",))
+    for statistics, records, _, _ in answers:
+        pot = dict(statistics["pot"])
+        minutes = pot.pop("Time_Episode")
+        assert records == {
+            ("Timing_Stats/Rollout_pot_Episode", 3, False): minutes,
+            **{(f"Rollout/{name}/pot", 3, True): value for name, value in pot.items()},
+        }
+
+
+def batched_in_a_run(batched):
+    """Collective: this rank's number of episodes, statistics and output, in a run of robocasa's."""
+    seen = []
+
+    def play(job):
+        envs = iter([Env()])
+        host = api.rollouts(robocasa_rollouts)
+        seen.append(host(lambda place: seen.append(place) or {"Return": place}, envs, [5], 4, 1))
+
+    job = ToyJob({"epoch ends": play})
+    job.config.experiment["rollout"] = Section(enabled=True, batched=batched)
+    with redirect_stdout(io.StringIO()) as output:
+        train(job)
+    *places, result = seen
+    return len(places), result[0], output.getvalue()
+
+
+def test_vector_environments_are_the_main_ranks(ranks):
+    """A rank cannot seed their processes: several would play the same episodes, and count each."""
+    (first, statistics, output), (second, same, quiet) = ranks.run(batched_in_a_run, True)
+    assert (first, second) == (4, 0) and statistics == same
+    line = "rollouts: rank 0 plays all episodes (experiment.rollout.batched:"
+    assert output.count(line) == 1 and not quiet
+    assert [answer[0] for answer in ranks.run(batched_in_a_run, False)] == [2, 2]

@@ -167,7 +167,8 @@ def test_an_installed_wheel_imports_from_anywhere(wheel: Path, checkout: Path) -
     script = (folder / "bin" / "robomimic-ddp").read_text()
     assert "from robomimic_ddp.cli import main" in script
     installed = folder / "share" / "robomimic-ddp"
-    for shared in [*checkout.glob("scripts/train_*"), *checkout.glob("configs/*.json")]:
+    patterns = ("scripts/train_*", "configs/*.json", "configs/clusters/*")
+    for shared in (path for pattern in patterns for path in checkout.glob(pattern)):
         there = installed / shared.relative_to(checkout)
         assert there.read_bytes() == shared.read_bytes()
     config = installed / "configs" / "droid_rlds.json"

@@ -229,3 +229,12 @@ def test_samples_that_one_process_does_not_validate(steps, drop_last, is_said):
     present.built.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
     text = present.describe()
     assert ("all 67 samples; in one process the host leaves out the last 3 (" in text) == is_said
+
+
+def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
+    rollout = {"enabled": True, "batched": True}
+    line = "rollouts: rank 0 plays all episodes (experiment.rollout.batched:"
+    for ranks, changes, times in ((8, {}, 1), (8, {"batched": False}, 0), (1, {}, 0)):
+        present = run_of({"experiment": {"rollout": {**rollout, **changes}}}, ranks, min(ranks, 4))
+        present.output.record = RunRecord(tmp_path, {})
+        assert present.describe().count(line) == times, (ranks, changes)

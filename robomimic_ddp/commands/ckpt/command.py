@@ -1,4 +1,4 @@
-"""`robomimic-ddp ckpt show|convert|average`: shows, converts and averages checkpoints.
+"""`robomimic-ddp ckpt show|convert|average|export`: shows, rewrites and exports checkpoints.
 
 torch is imported after the command line was checked.
 """
@@ -16,7 +16,9 @@ from robomimic_ddp.terminal import print_clean, say
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp ckpt`."""
-    actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="show|convert|average|export", required=True
+    )
     show = actions.add_parser("show", help="print the contents")
     show.add_argument("path")
     show.add_argument("--keys", action="store_true", help="also every key with its shape")
@@ -24,9 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     convert.add_argument("path")
     average = actions.add_parser("average", help="write the mean of several checkpoints' weights")
     average.add_argument("paths", nargs="+", metavar="path")
+    export = actions.add_parser(
+        "export", help="write the policy as a folder: safetensors, config, statistics, model card"
+    )
+    export.add_argument("path")
+    export.add_argument("folder", help="the new folder")
     for add in (convert.add_argument, average.add_argument):
-        what = "the new file, .pth or .safetensors"
-        add("-o", "--output", required=True, metavar="FILE", help=what)
+        add("-o", "--output", required=True, metavar="FILE", help="the new file, .pth")
         what = (
             "plain: keys without `module.`; host: with it, as DataParallel hosts (DROID's family) "
             "write them; default %(default)s"
@@ -40,6 +46,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Run the command. Raises CheckpointError and UsageError."""
     if args.action == "show":
         _show(args)
+    elif args.action == "export":
+        _export(args)
     else:
         _rewrite(args)
     return EXIT_DONE
@@ -56,12 +64,29 @@ def _show(args: argparse.Namespace) -> None:
         print_clean(f"its run can be resumed:\n  {resume}")
 
 
+def _export(args: argparse.Namespace) -> None:
+    folder = paths.expanded(args.folder)
+    reason = paths.why_not_writable(folder.parent)
+    if reason is not None:
+        raise UsageError(f"{args.folder!r} cannot be written: {reason}.")
+    if os.path.lexists(folder):
+        raise UsageError(f"{args.folder!r} already exists. Name a new folder.")
+    from robomimic_ddp.commands.ckpt import contents
+    from robomimic_ddp.commands.ckpt.export import export
+
+    weights = export(contents.read(args.path), paths.expanded(args.path), folder)
+    say(f"{folder}: weights {weights}; docs/checkpoints.md has a loader that needs only robomimic")
+
+
 def _rewrite(args: argparse.Namespace) -> None:
     """Write one checkpoint in another layout, or the mean of several."""
     sources = [args.path] if args.action == "convert" else args.paths
     output = paths.expanded(args.output)
-    if output.suffix not in (".pth", ".pt", ".ckpt", ".safetensors"):
-        raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
+    if output.suffix not in (".pth", ".pt", ".ckpt"):
+        raise UsageError(
+            f"--output {output}: expected a name ending in .pth. `robomimic-ddp ckpt export` "
+            "writes safetensors."
+        )
     reason = paths.why_not_writable(output.parent)
     if reason is not None:
         raise UsageError(f"--output {args.output!r} cannot be written: {reason}.")

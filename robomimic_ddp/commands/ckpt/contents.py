@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from rich.filesize import decimal
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
 from robomimic_ddp.config import net_sizes, paths, tree
-from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.verify import digest
 
+_EPOCH = re.compile(r"epoch_(\d+)")
+_MOST_EPOCHS = 10**9
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
 _DEFINING = re.compile(
@@ -87,7 +90,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         )
         yield f"best so far: {state['best'] or 'nothing'}"
     else:
-        name = tree.at(_config(content), "experiment.name")
+        name = tree.at(config(content), "experiment.name")
         yield f"algorithm {content.get('algo_name')}, experiment {name}"
         epoch = tree.at(content, "variable_state.epoch")
         if epoch is not None:
@@ -100,7 +103,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
     nets = _tensors(content["model"]).get("nets", {}).items()
-    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), _config(content))])
+    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), config(content))])
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
         yield f"also: {', '.join(map(str, others))}"
@@ -164,7 +167,7 @@ def _settings(content: Mapping[str, Any]) -> dict[str, str]:
         saved = tree.at(content, "ddp_state.defines.config")
         settings = dict(saved) if isinstance(saved, dict) else {}
     elif "config" in content:
-        named = tree.named({**_config(content), "algo_name": content.get("algo_name")})
+        named = tree.named({**config(content), "algo_name": content.get("algo_name")})
         settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
     else:
         settings = {}
@@ -253,12 +256,36 @@ def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"{section} ({_count(tensors):,} numbers)"
 
 
-def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
+def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the host's config of a checkpoint; an empty one where it cannot be read."""
     try:
-        config = files.parse_json(content.get("config") or "{}")
+        settings = files.parse_json(content.get("config") or "{}")
     except (TypeError, ValueError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
+    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
+    epoch = tree.at(content, "variable_state.epoch")
+    if epoch is None:
+        match = _EPOCH.search(file_name)
+        return int(match[1]) if match else 0
+    if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCHS:
+        raise ValueError(f"its epoch is {str(epoch)[:20]}")
+    return int(epoch)
+
+
+def weights_digest(content: Mapping[str, Any], shown: str) -> str:
+    """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
+    parts = [content["model"].get("nets"), content["model"].get("ema")]
+    if broken := safe_load.not_numbers(parts):
+        raise CheckpointError(
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
+            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
+            "actions to play. Take an earlier checkpoint."
+        )
+    return digest(parts)[:16]
 
 
 def write(content: Mapping[str, Any], output: Path) -> None:
@@ -267,29 +294,4 @@ def write(content: Mapping[str, Any], output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise torch_save.save_error(output, error) from error
-    if output.suffix != ".safetensors":
-        torch_save.save(dict(content), output, follow=False)
-        return
-    try:
-        from safetensors.torch import save
-    except ImportError as error:
-        raise CheckpointError(
-            f"{output}: safetensors cannot be imported ({error}). pip install safetensors."
-        ) from error
-    sections = _tensors(content["model"])
-    flat = {
-        f"{section}.{key}": value.contiguous().clone()
-        for section, tensors in sections.items()
-        for key, value in tensors.items()
-    }
-    metadata = {"algo_name": str(content.get("algo_name")), "config": str(content.get("config"))}
-    try:
-        with atomic_files.atomic_open(output, "wb") as file:
-            file.write(save(flat, metadata))
-    except OSError as error:
-        raise torch_save.save_error(output, error) from error
-    except (KeyError, ValueError) as error:  # a kind of number, or text that is not UTF-8
-        raise CheckpointError(
-            f"{output}: safetensors cannot contain a part of this checkpoint ({error!r}). Name a "
-            "file that ends in .pth."
-        ) from error
+    torch_save.save(dict(content), output, follow=False)

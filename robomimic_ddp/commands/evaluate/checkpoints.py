@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, rlds_keys, tree
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
-from robomimic_ddp.verify import digest
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
-_EPOCH = re.compile(r"epoch_(\d+)")
 _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
-_MOST_EPOCHS = 10**9
 _OF_DATASETS = "lang"
 """A key in the metadata of hosts that call an environment by its dataset."""
 
@@ -169,7 +163,7 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
     try:
         config = files.parse_json(content["config"])
         environments = tuple(_environments(content, config))
-        epoch = _epoch(content, path.name)
+        epoch = contents.saved_epoch(content, path.name)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{file[0]} does not say what its policy was trained for ({type(error).__name__}: "
@@ -182,31 +176,8 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
             'of train.data has "eval": false. Expected a checkpoint of a training with an entry '
             "that is evaluated, or with experiment.additional_envs."
         )
-    weights = _weights(content["model"], file[0]) if with_weights else ""
+    weights = contents.weights_digest(content, file[0]) if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
-
-
-def _weights(model: Mapping[str, Any], shown: str) -> str:
-    """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
-    parts = [model.get("nets"), model.get("ema")]
-    if broken := safe_load.not_numbers(parts):
-        raise CheckpointError(
-            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
-            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
-            "actions to play. Evaluate an earlier checkpoint."
-        )
-    return digest(parts)[:16]
-
-
-def _epoch(content: Mapping[str, Any], file_name: str) -> int:
-    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
-    epoch = tree.at(content, "variable_state.epoch")
-    if epoch is None:
-        match = _EPOCH.search(file_name)
-        return int(match[1]) if match else 0
-    if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCHS:
-        raise ValueError(f"its epoch is {str(epoch)[:20]}")
-    return int(epoch)
 
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:

@@ -1,0 +1,122 @@
+"""`ckpt export`: the loader of docs/checkpoints.md acts as the checkpoint, without this package."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from robomimic_ddp.commands.ckpt import contents
+from robomimic_ddp.monitoring import evaluation
+from tests.configs import make_config, write_config
+from tests.hosts import ROOT, Host, environment, require_clean, torchrun
+from tests.runs import load, run_directory
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+LOADER = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NORMALISED = {"train": {"action_config": {"actions": {"normalization": "min_max"}}}}
+NORMALISED_BC = {"train": {**NORMALISED["train"], "hdf5_normalize_obs": True}}
+ACTS = """
+import sys
+
+for name in ("robomimic_ddp", "tensorflow"):
+    sys.modules[name] = None  # an import of it fails
+
+import numpy
+import robomimic.utils.file_utils as FileUtils
+import torch
+from load_policy import load_policy
+
+policies = (load_policy(sys.argv[1]), FileUtils.policy_from_checkpoint(ckpt_path=sys.argv[2])[0])
+config = policies[0].policy.global_config
+draws = numpy.random.default_rng(0)
+stacked = [config.train.frame_stack] if config.train.frame_stack > 1 else []
+shapes = {"position": [3], "gripper": [1], "camera_image": [32, 32, 3]}
+episode = [
+    {name: 255 * draws.random(stacked + shape, "float32") for name, shape in shapes.items()}
+    for step in range(12)
+]
+if config.algo_name != "diffusion_policy":
+    for observations in episode:
+        observations.pop("camera_image")
+actions = []
+for policy in policies:
+    torch.manual_seed(0)
+    policy.start_episode()
+    actions.append(numpy.stack([policy(dict(observations)) for observations in episode]))
+assert numpy.abs(actions[0]).max() > 1e-3 and numpy.ptp(actions[0], axis=0).max() > 1e-3
+assert numpy.abs(actions[0] - actions[1]).max() <= 1e-6
+print("alike")
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory, host_copy: Host, image_dataset: Path) -> dict[str, Path]:
+    """Variant -> last.pth of a run on two ranks."""
+    written = {}
+    for name, changes in (("bc_rnn_gmm", NORMALISED_BC), ("diffusion_policy_images", NORMALISED)):
+        folder = tmp_path_factory.mktemp(name)
+        config = make_config(name, image_dataset, folder / "runs", changes)
+        file = write_config(folder / "config.json", config)
+        require_clean(torchrun(host_copy, "robomimic.scripts.train", "--config", file))
+        written[name] = run_directory(folder / "runs") / "last.pth"
+    return written
+
+
+@pytest.mark.parametrize(
+    ("variant", "section"), [("bc_rnn_gmm", "nets"), ("diffusion_policy_images", "ema")]
+)
+def test_the_loader_of_the_documentation_acts_as_the_checkpoint(
+    variant, section, checkpoints, plain_host, command, tmp_path
+):
+    from safetensors.torch import load_file
+
+    source, folder = checkpoints[variant], tmp_path / "new/policy"
+    code, out, err = command("ckpt", "export", source, folder)
+    assert (code, err) == (0, "") and str(folder) in out
+    weights, model = load_file(folder / "model.safetensors"), load(source)["model"]
+    assert weights.keys() == model[section].keys()
+    assert all(torch.equal(weights[key], model[section][key]) for key in weights)
+    (text,) = LOADER.findall((ROOT / "docs/checkpoints.md").read_text())
+    assert text.count("\n") <= 50
+    (tmp_path / "load_policy.py").write_text(text)
+    (tmp_path / "acts.py").write_text(ACTS)
+    done = subprocess.run(
+        [sys.executable, "acts.py", folder, source],
+        cwd=tmp_path,
+        env=environment(plain_host),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout.endswith("alike\n"), done.stderr
+
+
+def test_the_model_card_says_what_the_run_knows(checkpoints, command, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(checkpoints["diffusion_policy_images"].parent, run)
+    content = contents.read(run / "last.pth")
+    result = {"kind": "result", "epoch": 2, "weights": contents.weights_digest(content, "last.pth")}
+    result |= {"env": "walk", "episodes": 50, "checkpoint": "last.pth", "interval": [0.69, 0.9]}
+    for weights, rate in ((result["weights"], 0.82), ("of others", 0.1)):
+        log = {"Success_Rate": rate, "Return": 1.0, "Horizon": 5.0}
+        evaluation.append(run, {**result, "weights": weights, "log": log})
+    assert command("ckpt", "export", run / "last.pth", tmp_path / "policy")[0] == 0
+    card = (tmp_path / "policy/README.md").read_text()
+    for line in (
+        "| algorithm | diffusion_policy |",
+        "| data | data.hdf5 |",
+        "| ranks | 2 (ddp, gloo) |",
+        "| samples | 48, 8 in each step |",
+        "| success in walk | 82.0% of 50 episodes (95 %: 69.0% to 90.0%) |",
+    ):
+        assert f"\n{line}\n" in card, card
+    assert "10.0%" not in card and "after epoch 2" in card
+    metadata = json.loads((tmp_path / "policy/metadata.json").read_text())
+    assert metadata["weights"] == "ema" and metadata["shape_metadata"]["ac_dim"] == 4
