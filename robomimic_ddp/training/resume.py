@@ -45,25 +45,29 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
-    if not asked and not launch.restart_count:
+    restarts = run.resume.restarts = max(group.gather_objects(launch.restart_count))
+    if not asked and not restarts and not launch.elastic:
         return
 
     def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
-        if launch.restart_count:
-            previous = checkpoint.find_job(experiment, checkpoint.job_name(launch))
-        if previous is None and asked:
+        if restarts or launch.elastic:
+            # Nodes that join or leave make torchrun start the ranks again, and do not count.
+            job = checkpoint.job_name(launch) if restarts else None
+            launcher = env.launcher() if launch.elastic else None
+            previous = checkpoint.find_job(experiment, job, launcher)
+        if previous is not None:
+            stopped = _has_stopped(previous, restarts)
+        elif asked:
             previous = checkpoint.find_run(experiment, host_can, required)
-        if previous is None and launch.restart_count:
-            print_clean(
-                f"restart {launch.restart_count}: this job has no folder in {experiment} yet"
-            )
-        elif previous is None:
+            stopped = previous is not None and restarts > 0 and _has_stopped(previous, restarts)
+        if previous is None and restarts:
+            print_clean(f"restart {restarts}: this job has no folder in {experiment} yet")
+        elif previous is None and asked:
             print_clean(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
-        elif launch.restart_count:
-            stopped = (previous.directory / checkpoint.REQUEUE_NAME).exists()
-        else:  # a marker would keep torchrun from restarting a job that fails while it starts
+        elif previous is not None and not stopped:
+            # A marker would keep torchrun from restarting a job that fails while it starts.
             forget_requeue(previous)
         return previous, stopped
 
@@ -80,6 +84,20 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
             "was written, or the host wrote it alone): the host resumes from its last.pth, and "
             "random streams, the place in the data and best values start over"
         )
+
+
+def _has_stopped(previous: checkpoint.FoundRun, restarts: int) -> bool:
+    """Return whether the job of torchrun's `restarts` so far has stopped on request, and not since
+    torchrun ended its ranks for nodes that join or leave, which it does not count.
+    """
+    try:
+        marker = files.read_json(previous.directory / checkpoint.REQUEUE_NAME)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    before = marker.get("restarts") if isinstance(marker, dict) else None
+    return not isinstance(before, int) or restarts > before
 
 
 def require_decided(run: _run.Run, requested: bool) -> None:

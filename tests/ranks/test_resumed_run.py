@@ -75,6 +75,25 @@ def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
+@pytest.mark.parametrize("restarts, found", [(0, "stopped"), (1, "state"), (2, "state")])
+def test_ranks_that_torchrun_ended_for_another_node_are_started_again(stopped, restarts, found):
+    """Such a restart is not counted; the marker has the count of the attempt that has stopped."""
+    checkpoint.write_requeue(stopped / "20260101", {"stopped": "x", "restarts": restarts})
+    assert attempts(stopped, "false", (1,)) == [found]
+    marker = stopped / "20260101" / checkpoint.REQUEUE_NAME
+    assert marker.exists() == (found == "stopped")
+
+
+def attempt_of_uneven_nodes(experiment):
+    """What is resumed where a node has replaced another one: torchrun counts from 0 there."""
+    return attempts(experiment, "false", (group.rank(),))
+
+
+def test_all_ranks_resume_where_a_node_has_replaced_another(ranks, stopped):
+    (stopped / "20260101" / checkpoint.REQUEUE_NAME).unlink()
+    assert ranks.run(attempt_of_uneven_nodes, stopped) == [["state"]] * 2
+
+
 def begun(folder, **record):
     folder.mkdir(parents=True)
     (folder / "ddp.json").write_text(json.dumps({"job": "gone", "paths": ["logs"], **record}))

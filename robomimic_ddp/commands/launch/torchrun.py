@@ -56,6 +56,10 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
         words.append("--numa_binding=node")
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
+        if settings.nodes > 1:
+            # A node that replaces another would wait for keys of torchrun's first round
+            # (https://github.com/pytorch/pytorch/issues/135712).
+            added["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     words += ["-m", settings.module, *config, *settings.overrides]
