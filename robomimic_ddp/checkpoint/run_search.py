@@ -49,17 +49,25 @@ def job_name(launch: LaunchEnv) -> str | None:
     return f"{launch.run_id}@{env.host_name()}:{os.getppid()}"
 
 
-def find_job(experiment: Path, job: str | None) -> FoundRun | None:
-    """Main rank: return the directory of an earlier attempt of `job`, or None."""
+def find_job(
+    experiment: Path, job: str | None, launcher: str | None = None, finished: bool = False
+) -> FoundRun | None:
+    """Main rank: return the directory of an earlier attempt of `job`, or of any that `launcher`
+    (`env.launcher`) has started, or None. `finished`: also one that has finished, if it has a
+    state.
+    """
     for directory in _newest_first(experiment):
         record = read_record(directory)
         if record is None:
             if job is not None and state_file.job_of(directory) == job:
                 return FoundRun(directory, "state")
             continue
-        if job is not None and record.get("job") == job and "outcome" not in record:
+        is_ours = job is not None and record.get("job") == job
+        is_ours = is_ours or (launcher is not None and record.get("launcher") == launcher)
+        if is_ours:
             kind = "state" if state_file.exists(directory) else "begun"
-            return FoundRun(directory, kind, paths_in(directory, record))
+            if "outcome" not in record or (finished and kind == "state"):
+                return FoundRun(directory, kind, paths_in(directory, record))
     return None
 
 

@@ -36,7 +36,10 @@ class LaunchEnv:
     must be counted, and `local_world_size` is a lower bound. error_file: where torchrun reads why a
     rank failed; node, nodes: number of this node, from 0, and how many, where torchrun says it;
     shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
-    restart_count: torchrun's job id and number of restarts. option_texts: option names in lower
+    restart_count: torchrun's job id and number of restarts, which nodes count separately: a node
+    that replaces another has 0; run_id is Slurm's without torchrun. requeued: whether Slurm has
+    started the job before. attempt: restart_count where ranks that are started again
+    meet in the same store; 0 where they have a new one. option_texts: option names in lower
     case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is not a launcher: interactive
     shells of a cluster export them too.
     """
@@ -48,10 +51,12 @@ class LaunchEnv:
     local_world_size: int = 1
     tells_node: bool = True
     restart_count: int = 0
+    attempt: int = 0
     elastic: bool = False
     error_file: str | None = None
     shown_by_launcher: bool = False
     run_id: str | None = None
+    requeued: bool = False
     node: int | None = None
     nodes: int | None = None
     cuda_visible_devices: str | None = None
@@ -83,6 +88,7 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=least)
     _check_ranges(rank, world_size, local_rank, local_world_size)
     _check_rendezvous(environ, world_size)
+    restarts = _integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
     return LaunchEnv(
         launched=True,
         rank=rank,
@@ -90,11 +96,13 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         local_rank=local_rank,
         local_world_size=local_world_size,
         tells_node="LOCAL_WORLD_SIZE" in environ,
-        restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+        restart_count=restarts,
+        attempt=restarts if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0,
         elastic="TORCHELASTIC_RUN_ID" in environ,
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         shown_by_launcher=_is_last_attempt(environ),
-        run_id=environ.get("TORCHELASTIC_RUN_ID"),
+        run_id=environ.get("TORCHELASTIC_RUN_ID", environ.get("SLURM_JOB_ID")),
+        requeued=_integer(environ, "SLURM_RESTART_COUNT", default=0) > 0,
         node=_integer(environ, "GROUP_RANK") if "GROUP_RANK" in environ else None,
         nodes=_integer(environ, "GROUP_WORLD_SIZE", default=0) or None,
         **common,
@@ -186,6 +194,24 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
             f"MASTER_PORT={port!r} is not a port: expected 1 to {_LAST_PORT}, the same one on "
             "every rank and free on the main node. torchrun chooses one by itself."
         )
+
+
+def main_address() -> str:
+    """Return where the ranks meet, as the launcher says it, for a message."""
+    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
+def launcher() -> str | None:
+    """Return a name of the process that has started this one, which no other process has; None
+    without /proc.
+    """
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/stat", encoding="utf-8", errors="replace") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+    return f"{host_name()}:{parent}:{started}"
 
 
 def adopted_by_init(parent: int) -> bool:

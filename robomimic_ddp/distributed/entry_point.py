@@ -135,7 +135,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
         first = watchdog.failed_rank()
-        culprit = "another rank" if first in (None, launch.rank) else f"rank {first}"
+        culprit = "another rank" if first in (None, launch.rank) else watchdog.name(first)
         _end_after_another(launch, f"stopped, because {culprit} failed ({_first_line(error)})")
     missing = watchdog.missing() if is_time_limit(error) else None
     if missing is not None:

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.distributed import watchdog
+from robomimic_ddp.distributed import known_errors, watchdog
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -84,9 +84,8 @@ def process_group(
     device: what this rank trains on. A CUDA device is bound, no two ranks may share one, and NCCL
     sends a first number, so that errors show here and not in the first backward pass.
 
-    attempt: number of restarts by the launcher. torchrun keeps its key-value store, with the
-    addresses of earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other
-    keys.
+    attempt: number of restarts by a launcher that keeps its key-value store, with the addresses of
+    earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other keys.
 
     rendezvous: passed to `dist.rendezvous` (`init_method` is its URL); empty for the launcher's
     environment (MASTER_ADDR, ...). An existing group is used and not destroyed. After an exception
@@ -116,7 +115,7 @@ def process_group(
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
             "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and "
-            "that no firewall or stale process blocks the port."
+            "that no firewall or stale process blocks the port. " + known_errors.remedy(str(error))
         ) from error
     store = dist.distributed_c10d._get_default_store()
     watchdog.begin(store, own_rank, ranks, timeout_seconds, ends_unheard="nccl" in backend)
@@ -149,8 +148,9 @@ def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, in
     if not outcome:
         raise LaunchError(
             "MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
-            f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, so the "
-            "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
+            f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, or the "
+            f"node or the network to it was lost ({env.main_address()}), so the ranks could not "
+            "meet. Choose another MASTER_PORT, or leave it to torchrun "
             "(--standalone on one machine)."
         )
     if isinstance(outcome[0], Exception):
@@ -287,6 +287,7 @@ def cores_of_node() -> list[tuple[int, ...]]:
     """
     here = env.host_name()
     gathered = gather_objects((here, machine.own_cores()))
+    watchdog.on_nodes([host for host, _ in gathered])
     return [cores for host, cores in gathered if host == here]
 
 

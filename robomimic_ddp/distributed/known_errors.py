@@ -23,8 +23,9 @@ REMEDIES = {
     "ncclSystemError": _START,
     "NCCL error": "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host or "
     "--shm-size=16g; for a trial NCCL_IB_DISABLE=1 or NCCL_P2P_LEVEL=SYS.",
-    "connectFullMesh": "Ranks cannot reach each other: allow local connections; set "
-    "GLOO_SOCKET_IFNAME to the interface that joins the nodes.",
+    "connectFullMesh": "Ranks cannot reach each other: allow all ports between nodes; set "
+    "GLOO_SOCKET_IFNAME to the interface that joins the nodes (in /etc/hosts a node's own name may "
+    "be 127.0.1.1).",
     "Bus error": _SHARED,
     "out of shared memory": _SHARED,
     "out of memory": "The batch is for each rank: lower train.batch_size (ddp.accumulate keeps the "

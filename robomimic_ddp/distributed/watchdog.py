@@ -32,6 +32,16 @@ _NOBODY = (
     "No other rank is behind it: all are inside the same step, and one of them hangs there. "
     "`py-spy dump --pid` of each rank shows which"
 )
+_SILENT = (
+    "Where the others are is unknown: their store, in the launcher at {}, does not answer, so that "
+    "node or the network to it is lost"
+)
+_ANSWER_SECONDS = 10.0
+"""A store answers within milliseconds. torch waits without a limit for one whose node is lost."""
+
+
+class _StoreSilent(Exception):
+    """The store has not answered in time."""
 
 
 class Watchdog:
@@ -55,6 +65,9 @@ class Watchdog:
         self.beat = min(_LONGEST_BEAT, timeout / 10)
         self._place, self._number, self._step, self._part = "start", 0, 0, 0
         self._since = time.monotonic()
+        self.hosts: list[str] = []
+        """The name of each rank's node, if known."""
+        self._turn, self._question = threading.Lock(), threading.Thread()
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, name="robomimic-ddp-watchdog", daemon=True
@@ -76,13 +89,43 @@ class Watchdog:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._publish()
+        with suppress(_StoreSilent):
+            self.ask(self._publish)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; returns once it no longer uses the store."""
+        """Ends the thread; returns once it no longer uses the store, if that answers."""
         self._stop.set()
         self._thread.join()
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """Return the result of `question`, which uses the store. Raises its error, and _StoreSilent
+        if it takes too long, or if an earlier question is still without an answer.
+        """
+        outcome: list[Any] = []
+
+        def answer() -> None:
+            try:
+                outcome.append(question())
+            except Exception as error:
+                outcome.append(error)
+
+        with self._turn:
+            if not self._question.is_alive():
+                self._question = threading.Thread(
+                    target=answer, name="robomimic-ddp-store", daemon=True
+                )
+                self._question.start()
+                self._question.join(_ANSWER_SECONDS)
+        if not outcome:
+            raise _StoreSilent
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    def name(self, rank: int) -> str:
+        """Return how messages call a rank: with its node, if there are several."""
+        return f"rank {rank} ({self.hosts[rank]})" if len({*self.hosts}) > 1 else f"rank {rank}"
 
     def late(self) -> str:
         """Return the ranks that are behind this one, in one line; empty for none."""
@@ -99,7 +142,7 @@ class Watchdog:
             position, place, published = json.loads(value) if value else _NOT_STARTED
             if rank != self.rank and compares(tuple(position), self._position):
                 age = max(0.0, time.time() - published) if value else 0.0
-                ranks.append(f"rank {rank} is at: {place} (heard of {age:.0f} s ago)")
+                ranks.append(f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)")
         return listed(ranks, "; ")
 
     @property
@@ -116,38 +159,47 @@ class Watchdog:
 
     def verdict(self) -> str:
         """Return where this rank is and which ranks are behind it, after a timeout."""
-        late = self.late()
-        ahead = "" if late else self.ahead()
-        others = f"Not there yet: {late}" if late else _NOBODY
-        if ahead:
+        late = self._whom_it_waits_for()
+        others = late or _NOBODY
+        if not late and (ahead := self.ask(self.ahead)):
             others = f"Other ranks are executing a different collective: {ahead}"
         return (
-            f"rank {self.rank} waited at: {self.describe()}, for at least {self.timeout:g} s "
+            f"{self.name(self.rank)} waited at: {self.describe()}, for at least {self.timeout:g} s "
             f"(ddp.timeout). {others}"
         )
+
+    def _whom_it_waits_for(self) -> str:
+        """Return the ranks that are behind, in a sentence; empty for none."""
+        try:
+            late = self.ask(self.late)
+        except _StoreSilent:
+            return _SILENT.format(env.main_address())
+        return f"Not there yet: {late}" if late else ""
 
     def _watch(self) -> None:
         patience = min(_FIRST_WARNING, self.timeout / 3)
         last_chance = self.timeout - 2 * self.beat
         warned_of = judged = None
         while not self._stop.wait(self.beat):
+            here = (self._number, self._step)
+            waited = time.monotonic() - self._since
             try:
-                self._publish()
-                here = (self._number, self._step)
-                waited = time.monotonic() - self._since
-                if self.ends_unheard and waited > last_chance and judged != here and self.late():
+                with suppress(_StoreSilent):
+                    self.ask(self._publish)
+                judges = self.ends_unheard and waited > last_chance and judged != here
+                if judges and self._whom_it_waits_for():
                     judged = here
                     logger.error("%s. NCCL ends this rank now%s", self.verdict(), _recorded())
                 if waited < patience or warned_of == here:
                     continue
-                late = self.late()
+                late = self._whom_it_waits_for()
             except Exception:  # the store ended with its rank or agent
                 return
             if late and here == (self._number, self._step):
                 warned_of = here
                 logger.warning(
-                    "rank %d has been waiting for %.0f s at: %s. Not there yet: %s",
-                    *(self.rank, waited, self.describe(), late),
+                    "%s has been waiting for %.0f s at: %s. %s",
+                    *(self.name(self.rank), waited, self.describe(), late),
                 )
 
 
@@ -257,11 +309,19 @@ def missing() -> str | None:
     return None
 
 
+def on_nodes(hosts: list[str]) -> None:
+    """Lets messages name the node of each rank, by `hosts`."""
+    for watchdog in _current:
+        watchdog.hosts = hosts
+
+
 def first_to_fail() -> bool:
     """On a rank that ends with an error: publishes that; returns whether it is the first."""
     with suppress(Exception):  # without a process group, or the store is gone
-        rank = str(_current[-1].rank)
-        return _current[-1].store.compare_set(_FAILED, "", rank) == rank.encode()
+        watchdog = _current[-1]
+        rank = str(watchdog.rank)
+        first = watchdog.ask(lambda: watchdog.store.compare_set(_FAILED, "", rank))
+        return first == rank.encode()
     return True
 
 
@@ -275,6 +335,11 @@ def failed_rank() -> int | None:
     return 1 - _current[-1].rank if _current and _current[-1].world_size == 2 else None
 
 
+def name(rank: int) -> str:
+    """Return how messages call a rank: with its node, if there are several."""
+    return _current[-1].name(rank) if _current else f"rank {rank}"
+
+
 def somebody_failed() -> bool:
     """Return whether a rank has failed. May wait while the main thread uses the store."""
     return _failure() is not None
@@ -282,5 +347,6 @@ def somebody_failed() -> bool:
 
 def _failure() -> bytes | None:
     with suppress(Exception):  # without a process group, or the store is gone
-        return _value(_current[-1].store, _FAILED)
+        watchdog = _current[-1]
+        return watchdog.ask(lambda: _value(watchdog.store, _FAILED))
     return None

@@ -43,6 +43,8 @@ class QuietLog:
         folder, name = os.path.split(log_path)
         stem, extension = os.path.splitext(name)
         self.path = os.path.join(folder, f"{stem}_rank{group.rank()}{extension}")
+        with suppress(OSError):  # LogFile warns
+            os.makedirs(folder, exist_ok=True)  # the disk of another node than the main rank's
         self.file = LogFile(self.path, is_ours=True)
         self.prints = KeepWarnings(self.file)
         self.errors = Tee(self.file, sys.stderr)

@@ -29,7 +29,7 @@ def join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitSta
     node.
     """
     restarts, patience = launch.restart_count, run.plan.timeout_seconds
-    joined = group.process_group(run.plan.backend, patience, restarts, run.plan.device)
+    joined = group.process_group(run.plan.backend, patience, launch.attempt, run.plan.device)
     stack.enter_context(joined)
     require_all_seams(run.config)
     cores_of_node = group.cores_of_node()

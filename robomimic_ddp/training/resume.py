@@ -33,10 +33,10 @@ from robomimic_ddp.training import run_inputs
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.source`, and
-    `run.resume.by_host` whether the host shall resume by itself: from its own checkpoint, in a
-    directory without a state of ours. `ddp.resume=auto` finds a run that has begun and saved
-    nothing, too, and None is not an error.
+    own flag), torchrun has restarted the ranks, or Slurm the job. What it finds is
+    `run.resume.source`, and `run.resume.by_host` whether the host shall resume by itself: from its
+    own checkpoint, in a directory without a state of ours. `ddp.resume=auto` finds a run that has
+    begun and saved nothing, too, and None is not an error.
 
     `host_can`: its train() has a parameter `resume`. Raises CheckpointError where there is nothing
     to resume, and Stopped where torchrun restarts the ranks of a job that has stopped on request.
@@ -45,25 +45,30 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
-    if not asked and not launch.restart_count:
+    restarts = run.resume.restarts = max(group.gather_objects(launch.restart_count))
+    is_restart = restarts > 0 or launch.requeued
+    if not asked and not is_restart and not launch.elastic:
         return
 
     def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
-        if launch.restart_count:
-            previous = checkpoint.find_job(experiment, checkpoint.job_name(launch))
-        if previous is None and asked:
+        if is_restart or launch.elastic:
+            # Nodes that join or leave make torchrun start the ranks again, and do not count.
+            job = checkpoint.job_name(launch) if is_restart else None
+            launcher = env.launcher() if launch.elastic else None
+            previous = checkpoint.find_job(experiment, job, launcher, finished=launch.requeued)
+        if previous is not None:
+            stopped = _has_stopped(previous, restarts)
+        elif asked:
             previous = checkpoint.find_run(experiment, host_can, required)
-        if previous is None and launch.restart_count:
-            print_clean(
-                f"restart {launch.restart_count}: this job has no folder in {experiment} yet"
-            )
-        elif previous is None:
+            stopped = previous is not None and restarts > 0 and _has_stopped(previous, restarts)
+        if previous is None and is_restart:
+            print_clean(f"restart: this job has no folder in {experiment} yet; a new run begins")
+        elif previous is None and asked:
             print_clean(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
-        elif launch.restart_count:
-            stopped = (previous.directory / checkpoint.REQUEUE_NAME).exists()
-        else:  # a marker would keep torchrun from restarting a job that fails while it starts
+        elif previous is not None and not stopped:
+            # A marker would keep torchrun from restarting a job that fails while it starts.
             forget_requeue(previous)
         return previous, stopped
 
@@ -80,6 +85,20 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
             "was written, or the host wrote it alone): the host resumes from its last.pth, and "
             "random streams, the place in the data and best values start over"
         )
+
+
+def _has_stopped(previous: checkpoint.FoundRun, restarts: int) -> bool:
+    """Return whether the job of torchrun's `restarts` so far has stopped on request, and not since
+    torchrun ended its ranks for nodes that join or leave, which it does not count.
+    """
+    try:
+        marker = files.read_json(previous.directory / checkpoint.REQUEUE_NAME)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    before = marker.get("restarts") if isinstance(marker, dict) else None
+    return not isinstance(before, int) or restarts > before
 
 
 def require_decided(run: _run.Run, requested: bool) -> None:

@@ -54,7 +54,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
                 paths, directory = _found_directory(run, make_paths, expected)
             resume.remember_config(run, directory)
             names = checkpoint.relative_paths(directory, paths)
-            place = {"job": checkpoint.job_name(launch), "paths": names}
+            place = {"job": checkpoint.job_name(launch), "launcher": env.launcher(), "paths": names}
             run.begin_record(directory, {**place, "resume": resume.command()})
             return paths
 

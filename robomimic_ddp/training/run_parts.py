@@ -47,6 +47,8 @@ class Resume:
     """The directory of the resumed run."""
     by_host: bool = False
     """Whether the host resumes by itself, from its own checkpoint."""
+    restarts: int = 0
+    """How often torchrun has started the ranks again after a failure."""
     config_before: bytes | None = None
     """Main rank: the config.json of that run, before the host overwrites it."""
     saved: dict[str, Any] | None = None

@@ -173,6 +173,7 @@ class StateSaver:
         content = {
             "stopped": where,
             "signal": signal,
+            "restarts": run.resume.restarts,
             "saved": run.output.record.content.get("saved"),
         }
         content["resume"] = resume.command()

@@ -75,8 +75,8 @@ class Evidence:
                 hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
                 raise VerifyError(
                     f"{self.when}: {name} is not the same on all ranks; found {_shown(values)}, so "
-                    f"rank(s) [{listed(odd)}] differ from the others. Expected equal bits: ranks that "
-                    f"disagree train different models. {' '.join(hints)}".rstrip()
+                    f"rank(s) [{listed(odd)}] differ from the others. Expected equal bits: ranks "
+                    f"that disagree train different models. {' '.join(hints)}".rstrip()
                 )
         raise VerifyError(f"{self.when}: ranks have the same items in another order.")
 
@@ -104,9 +104,9 @@ def _require_one_place(summaries: list) -> None:
     if len(set(places)) > 1:
         raise VerifyError(
             f"the ranks are at different places of the job: {_shown(places)}; rank(s) "
-            f"[{listed(odd_ranks(places))}] differ from the others. Every rank must take the same steps: "
-            "look for a condition on the rank, a net that was replaced or left in eval() on one "
-            "rank, or data that end early there."
+            f"[{listed(odd_ranks(places))}] differ from the others. Every rank must take the same "
+            "steps: look for a condition on the rank, a net that was replaced or left in eval() on "
+            "one rank, or data that end early there."
         )
 
 

@@ -16,6 +16,7 @@ from robomimic_ddp.checkpoint import (
     relative_paths,
     state_file,
 )
+from robomimic_ddp.config import env
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 
@@ -105,6 +106,16 @@ def test_a_restart_finds_its_own_job_only(tmp_path):
     assert find_job(tmp_path, "mine").kind == "state"
     assert find_job(tmp_path, "third") is None and find_job(tmp_path, None) is None
     assert find_job(tmp_path / "absent", "mine") is None
+
+
+def test_a_launcher_finds_the_run_that_it_has_started(tmp_path):
+    mine, _ = run(tmp_path, "1", job="7", launcher=env.launcher())
+    run(tmp_path, "2", job="7", launcher="another:1:2")
+    run(tmp_path, "3", job="7", launcher=env.launcher(), outcome={"steps": 3})
+    assert find_job(tmp_path, None, env.launcher()).directory == mine
+    assert find_job(tmp_path, None, None) is None
+    host, pid, started = env.launcher().split(":")
+    assert int(pid) == os.getppid() and int(started) > 0
 
 
 def test_the_name_of_a_job():

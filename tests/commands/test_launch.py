@@ -7,17 +7,19 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from robomimic_ddp.commands.launch import arguments, checks, devices, quiet_torchrun, torchrun
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
-from tests.hosts import ROOT
+from tests.hosts import ROOT, run
 
 EIGHT = "0,1,2,3,4,5,6,7"
 LINEAR = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
@@ -279,6 +281,59 @@ def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tm
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     assert quiet_torchrun.main() == expected
     assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
+
+
+STUCK = """
+import subprocess, sys, time
+from robomimic_ddp.commands.launch import quiet_torchrun
+def torchrun():  # waits for a node that is lost, in torch
+    subprocess.Popen(["true"])
+    time.sleep(100)
+quiet_torchrun.torchrun = torchrun
+quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
+sys.argv.append("--rdzv_endpoint=node01:29400")
+sys.exit(quiet_torchrun.main())
+"""
+
+
+def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks():
+    result = run(None, sys.executable, "-c", STUCK, timeout=90)
+    assert result.returncode == 1 and not result.timed_out, result
+    assert "the launcher at node01:29400 does not answer, so this one ends" in result.stderr
+
+
+def not_reached():
+    raise RendezvousConnectionError("failed") from RuntimeError("No route to host.\nframe #0")
+
+
+def unknown_name():
+    raise socket.gaierror("No route to host")
+
+
+def num_nodes_waiting():
+    not_reached()
+
+
+@pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
+def test_nodes_that_do_not_meet_get_one_message(torchrun, monkeypatch, capsys):
+    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
+    monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
+    assert quiet_torchrun.main() == 1
+    told = capsys.readouterr().err
+    if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
+        words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
+    else:
+        words = "the nodes cannot meet at node01:29400: No route to host, on "
+    assert told.startswith(f"launch: {words}")
+    assert "Traceback" not in told and "frame" not in told
+
+
+def test_a_node_can_replace_another(printed):
+    """torchrun's own store keeps what only its first nodes can read."""
+    nodes = ("--nodes", 2, "--rdzv", "node01:29400")
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert printed(*nodes, "--max-restarts", 1)[1][name] == "1"
+    assert name not in printed(*nodes)[1] and name not in printed("--max-restarts", 1)[1]
 
 
 def test_torchrun_leaves_an_ignored_hangup_alone():

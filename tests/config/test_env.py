@@ -27,6 +27,12 @@ def test_plain_python_is_rank_0_of_1():
     assert not launch.launched and (launch.rank, launch.world_size, launch.local_rank) == (0, 1, 0)
 
 
+@pytest.mark.parametrize("kept, attempt", [("True", 2), ("False", 0)])
+def test_ranks_that_start_again_have_other_keys_where_the_store_is_kept(kept, attempt):
+    environ = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": kept}
+    assert read_launch_env(environ).attempt == attempt
+
+
 def test_torchrun_variables_are_read_and_left_alone():
     environ = dict(TORCHRUN)
     launch = read_launch_env(environ)

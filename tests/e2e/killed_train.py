@@ -104,7 +104,7 @@ class Killer:
         return [path for path in found if not path.exists()]
 
 
-def main() -> None:
+def main(killer: type[Killer] = Killer) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("plan")
     parser.add_argument("folder", type=Path)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args(sys.argv[1:])
     given.folder.mkdir(exist_ok=True)
-    Killer(given.plan, given.folder).install()
+    killer(given.plan, given.folder).install()
     train(given.config, given.resume)
 
 

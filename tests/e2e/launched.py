@@ -34,6 +34,7 @@ def stop(*_: object) -> None:
     if os.environ["RANK"] == "0":
         run.mkdir(parents=True, exist_ok=True)
         (run / "ddp_state.pth").touch()
+        (run / "ddp.json").write_text(json.dumps({"job": os.environ["TORCHELASTIC_RUN_ID"]}))
         (run / "requeue").touch()
     time.sleep(0.5)  # as long as a rank may need to save
     os._exit(75)

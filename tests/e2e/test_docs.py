@@ -22,6 +22,7 @@ from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
 from tests.e2e.pages import DOCS, MADE, PAGES, TEXTS, commands, program_of
 from tests.hosts import FINISHED, ROOT, Host, copy_host, python, require_clean, torchrun
+from tests.patches.support import commit_all, git
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NOT_RUN = (
@@ -163,11 +164,13 @@ def home(tmp_path: Path) -> Path:
     host = copy_host(tmp_path / "host").folder
     for name in ("droid_policy_learning", "my_fork", "robomimic", "my_robomimic"):
         shutil.copytree(host, tmp_path / name)
+    commit_all(tmp_path / "my_robomimic")
+    for setting in ("user.name", "user.email"):
+        git(tmp_path / "my_robomimic", "config", setting, "t@localhost")
     nets = {"policy.obs_encoder.module.weight": torch.zeros(2)}
+    known = {"algo_name": "x", "config": '{"algo_name": "x"}', "shape_metadata": {}}
     for name in ("last", "epoch_80", "epoch_90", "epoch_100"):
-        torch.save(
-            {"algo_name": "x", "model": {"nets": nets, "ema": nets}}, f"{tmp_path}/{name}.pth"
-        )
+        torch.save({**known, "model": {"nets": nets, "ema": nets}}, f"{tmp_path}/{name}.pth")
     runs = {"experiment": {"name": "e"}, "train": {"batch_size": 4, "output_dir": str(tmp_path)}}
     (tmp_path / "cfg.json").write_text(json.dumps({"algo_name": "x", **runs}))
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")

@@ -34,14 +34,14 @@ from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
 
 
-def attempts(experiment, asked, counts, host_can=False):
+def attempts(experiment, asked, counts, host_can=False, requeued=False):
     """What `decide` says in each of torchrun's attempts of one job."""
     resolved = options.resolve({"resume": asked})
     made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
     run = Run(Settings.of(resolved, made, seed=1))
     said = []
     for count in counts:
-        launch = LaunchEnv(restart_count=count, run_id="old")
+        launch = LaunchEnv(restart_count=count, run_id="old", requeued=requeued)
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
@@ -75,9 +75,49 @@ def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
+@pytest.mark.parametrize("restarts, found", [(0, "stopped"), (1, "state"), (2, "state")])
+def test_ranks_that_torchrun_ended_for_another_node_are_started_again(stopped, restarts, found):
+    """Such a restart is not counted; the marker has the count of the attempt that has stopped."""
+    checkpoint.write_requeue(stopped / "20260101", {"stopped": "x", "restarts": restarts})
+    assert attempts(stopped, "false", (1,)) == [found]
+    marker = stopped / "20260101" / checkpoint.REQUEUE_NAME
+    assert marker.exists() == (found == "stopped")
+
+
+def attempt_of_uneven_nodes(experiment):
+    """What is resumed where a node has replaced another one: torchrun counts from 0 there."""
+    return attempts(experiment, "false", (group.rank(),))
+
+
+def test_all_ranks_resume_where_a_node_has_replaced_another(ranks, stopped):
+    (stopped / "20260101" / checkpoint.REQUEUE_NAME).unlink()
+    assert ranks.run(attempt_of_uneven_nodes, stopped) == [["state"]] * 2
+
+
 def begun(folder, **record):
     folder.mkdir(parents=True)
     (folder / "ddp.json").write_text(json.dumps({"job": "gone", "paths": ["logs"], **record}))
+
+
+def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path):
+    """Another job of the same config has begun later, or finished before."""
+
+    def found():
+        return attempts(tmp_path, "false", (0,), requeued=True)
+
+    begun(tmp_path / "20260103")
+    assert found() == [None]
+    begun(tmp_path / "20260101", job="old", outcome={})
+    assert found() == [None]
+    begun(tmp_path / "20260102", job="old")
+    for name in ("20260101", "20260103"):
+        (tmp_path / name / STATE).write_bytes(b"x")
+    assert found() == ["begun"]
+    (tmp_path / "20260102" / STATE).write_bytes(b"x")
+    assert found() == ["state"]
+    begun(tmp_path / "20260104", job="old", outcome={})
+    (tmp_path / "20260104" / STATE).write_bytes(b"x")
+    assert found() == ["state"], "it had finished"
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

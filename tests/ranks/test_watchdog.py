@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -71,6 +72,45 @@ def test_the_rank_that_others_wait_for_is_named(ranks):
         assert missing.count("is at:") == 1  # the other rank that waits is not blamed
         assert len(warnings) == 1 and "Not there yet: rank 2 is at: epoch 3 train" in warnings[0]
     assert not two[1]
+
+
+class LostStore:
+    """A store whose node is lost: torch waits for it without a limit."""
+
+    def compare_set(self, *_):
+        threading.Event().wait()
+
+    set = compare_set
+
+
+@pytest.mark.timeout(60)
+def test_a_store_that_does_not_answer_is_named_and_not_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(watchdog, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(os, "environ", {"MASTER_ADDR": "node01", "MASTER_PORT": "29400"})
+    watchdog.begin(LostStore(), 1, 2, 0.5, ends_unheard=True)
+    try:
+        watchdog.on_nodes(["node01", "node02"])
+        watchdog.reached("epoch 1 train")
+        missing = watchdog.missing()
+        assert "rank 1 (node02) waited at: epoch 1 train, for at least 0.5 s" in missing
+        assert "in the launcher at node01:29400, does not answer, so that node or the" in missing
+        assert watchdog.first_to_fail() and not watchdog.somebody_failed()
+        assert watchdog.name(watchdog.failed_rank()) == "rank 0 (node01)"
+        time.sleep(0.7)
+    finally:
+        watchdog.end()
+    logged = [record.getMessage() for record in caplog.records]
+    for words in ("has been waiting for", "NCCL ends this rank now"):
+        assert ["does not answer" in text for text in logged if words in text] == [True], logged
+
+
+def test_ranks_of_several_nodes_are_named_with_them():
+    mine, _ = two_in_their_first_step()
+    mine.stepped()
+    mine.hosts = ["node01", "node01"]
+    assert mine.late().startswith("rank 1 is at: ")
+    mine.hosts = ["node01", "node02"]
+    assert mine.late().startswith("rank 1 (node02) is at: ")
 
 
 def two_in_their_first_step():

@@ -27,7 +27,7 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
     launch = env.read_launch_env()
     config, resolved = host_config.config_of_job(path, environment=launch.option_texts)
     values = resolved.values
-    ranks = group.process_group("gloo", values.timeout, launch.restart_count)
+    ranks = group.process_group("gloo", values.timeout, launch.attempt)
     with ranks if launch.world_size > 1 else nullcontext(), quiet_stdout(launch.rank > 0):
         if host_config.format_is_rlds(config):
             if cache is not None:

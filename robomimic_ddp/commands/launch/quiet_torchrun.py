@@ -4,12 +4,18 @@ last thing printed is the command that resumes, if the ranks have printed one.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
+import threading
+import time
+import traceback
 from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import main as torchrun
 
 from robomimic_ddp.commands.launch.evaluation import Evaluation
@@ -17,14 +23,20 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
+_LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
+"""torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+
 
 def main() -> int:
     """Run torchrun's command line. Returns 75 if the ranks have stopped on request, 1 if a rank has
-    failed, and 128 + its number after a signal to torchrun, which does not tell how its ranks have
-    ended.
+    failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
+    tell how its ranks have ended.
     """
     with env.resume_note() as note:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
+        ended = threading.Event()
+        if hasattr(os, "waitid"):
+            threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
         try:
             torchrun()
             is_complete = True
@@ -38,14 +50,61 @@ def main() -> int:
             if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
+        except (RendezvousError, socket.gaierror) as error:
+            outcome, code = _not_met(error), EXIT_REFUSED
         else:
             return EXIT_DONE
         finally:
+            ended.set()
             evaluation.end(is_complete)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
         with suppress(OSError):  # a closed terminal: scripts read the code
             print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
+
+
+def _not_met(error: Exception) -> str:
+    cause = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+    what, here = cause[0].rstrip("."), env.host_name()
+    frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if "num_nodes_waiting" in frames:  # asked while ranks run
+        return (
+            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
+            f"of this node ({here}) have ended too"
+        )
+    return (
+        f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
+        "Expected the same command on as many nodes as it names (--nodes), within 10 minutes; "
+        "names of nodes (`hostname`) that resolve on all of them; and in --rdzv one of them, with "
+        "a port that is free there and that no firewall blocks"
+    )
+
+
+def _endpoint() -> str:
+    flag = "--rdzv_endpoint="
+    return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
+
+
+def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
+    """End this process when a rank has ended and torchrun does not ask how: it waits for a node
+    that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has `ended`.
+    """
+    rank, since = None, time.monotonic()
+    while not ended.wait(_LOOK_SECONDS):
+        before, rank = rank, None
+        with suppress(ChildProcessError):
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            rank = child and child.si_pid
+        if rank is None or rank != before:
+            since = time.monotonic()
+        elif time.monotonic() - since > _STUCK_SECONDS:
+            evaluation.end(False)
+            print_clean(
+                f"launch: a rank of this node ({env.host_name()}) has ended, see its error above; "
+                f"the launcher at {_endpoint()} does not answer, so this one ends alone",
+                file=sys.stderr,
+            )
+            os._exit(EXIT_REFUSED)
 
 
 if __name__ == "__main__":

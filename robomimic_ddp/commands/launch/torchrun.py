@@ -56,6 +56,10 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
         words.append("--numa_binding=node")
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
+        if settings.nodes > 1:
+            # A node that replaces another would wait for keys of torchrun's first round
+            # (https://github.com/pytorch/pytorch/issues/135712).
+            added["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     words += ["-m", settings.module, *config, *settings.overrides]
@@ -77,14 +81,15 @@ def _options(settings: Settings, variables: Mapping[str, str]) -> options.Resolv
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
+    # train_slurm.sbatch gives an address on one node, too: by its id a requeued job finds its run.
+    job = variables.get("SLURM_JOB_ID") if settings.rdzv else None
+    name = [f"--rdzv_id={job}"] if job else []
     if settings.nodes > 1:
-        words = [f"--nnodes={settings.nodes}", "--rdzv_backend=c10d"]
-        words.append(f"--rdzv_endpoint={settings.rdzv}")
-        job = variables.get("SLURM_JOB_ID")
-        return [*words, f"--rdzv_id={job}"] if job else words
+        meet = ["--rdzv_backend=c10d", f"--rdzv_endpoint={settings.rdzv}"]
+        return [f"--nnodes={settings.nodes}", *meet, *name]
     if settings.port is not None:
-        return ["--master_addr=127.0.0.1", f"--master_port={settings.port}"]
-    return rendezvous.on_this_machine()
+        return ["--master_addr=127.0.0.1", f"--master_port={settings.port}", *name]
+    return rendezvous.on_this_machine(job)
 
 
 def runs_folder(settings: Settings) -> Path | None:
