@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_the_summary_says_what_the_run_did(demo: Any) -> None:
         assert picture.n_frames > 2 and picture.width > 2 * picture.height
 
 
-def test_evaluate_plays_its_checkpoints(demo: Any) -> None:
+def test_evaluate_plays_its_checkpoints(demo: Any, tmp_path: Path) -> None:
     """The copy of the host has the demo's simulator."""
     root, _ = demo
     run = Path(summary_of(root)["checkpoint"]).parent
@@ -84,7 +85,12 @@ def test_evaluate_plays_its_checkpoints(demo: Any) -> None:
     assert (line["env"], line["episodes"], line["epoch"]) == ("reach_demo", 2, EPOCHS)
     assert 1 <= line["log"]["Horizon"] <= 70
     assert "cannot be seeded" not in result.stdout
-    without = python(None, "robomimic_ddp", "evaluate", run, "--episodes", 3)
+    other = python(None, "robomimic_ddp", "evaluate", run, "--episodes", 3)
+    assert other.returncode == 1 and "Expected the host that trained it" in other.stderr, other
+    host = Host(shutil.copytree(root / "host", tmp_path / "host"))
+    environments = host.package / "utils" / "env_utils.py"
+    environments.write_text(environments.read_text().rpartition("\n\ndef get_env_class")[0])
+    without = python(host, "robomimic_ddp", "evaluate", run, "--episodes", 3)
     assert without.returncode == 1 and "add one to the host" in without.stderr, without
 
 

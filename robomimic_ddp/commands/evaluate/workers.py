@@ -131,7 +131,8 @@ class Pool:
         if answer.get("failed") == "policy":
             raise CheckpointError(
                 f"{task.shown}: the host cannot make its policy here ({answer['text']}). Expected "
-                f"a checkpoint that this host can load. {self.log.name} has the traceback."
+                "the host that trained it: start evaluate in its checkout, or with it on "
+                f"PYTHONPATH. {self.log.name} has the traceback."
             )
         if answer.get("failed") == "setup":
             raise DataError(
