@@ -44,8 +44,8 @@ _FOLLOW_UP_TEXTS = (
     "remote process exited",
     "Connection was likely closed",
 )
-_TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
-"""Messages of gloo and, if the process survives it, NCCL."""
+_TIME_LIMIT_TEXTS = ("Timed out waiting", "Application timeout", "Watchdog caught collective")
+"""Messages of gloo, also for later collectives in flight, and, if the process survives it, NCCL."""
 
 
 _SIMULATORS = {"isaaclab", "omni"}

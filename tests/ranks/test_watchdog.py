@@ -7,9 +7,11 @@ import os
 import threading
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from robomimic_ddp.config import env
@@ -72,6 +74,26 @@ def test_the_rank_that_others_wait_for_is_named(ranks):
         assert missing.count("is at:") == 1  # the other rank that waits is not blamed
         assert len(warnings) == 1 and "Not there yet: rank 2 is at: epoch 3 train" in warnings[0]
     assert not two[1]
+
+
+def wait_with_several_in_flight():
+    """Whether the error of a rank that waits for the last of three collectives is one of time."""
+    hurried = dist.new_group(backend="gloo", timeout=timedelta(seconds=2))
+    answer = None
+    if dist.get_rank() == 0:
+        for _ in range(2):
+            dist.all_reduce(torch.zeros(1), group=hurried, async_op=True)
+        try:
+            dist.all_reduce(torch.zeros(1), group=hurried)
+        except RuntimeError as error:  # the first one's timeout has closed the connection
+            answer = entry_point.is_time_limit(error)
+    dist.barrier()
+    return answer
+
+
+@pytest.mark.timeout(120)
+def test_a_timeout_is_known_where_an_earlier_collective_ran_into_it(ranks):
+    assert ranks.run(wait_with_several_in_flight, world_size=2) == [True, None]
 
 
 class LostStore:
