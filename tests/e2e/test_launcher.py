@@ -127,7 +127,7 @@ def slurm(tmp_path):
     stand_in(
         commands,
         "srun",
-        'while [[ "$1" == --* ]]; do shift; done\n'
+        'while [[ "$1" == --* ]]; do echo "$1" >> "$LAUNCHED_FOLDER/srun"; shift; done\n'
         "trap 'kill -USR1 \"${nodes[@]}\"' USR1\n"
         "for node in 0 1; do\n"
         '  "$@" & nodes+=($!)\n'
@@ -148,6 +148,7 @@ def slurm(tmp_path):
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "3",
         "PYTHONPATH": str(ROOT),  # as an installed package, seen from any folder
     }
 
@@ -172,6 +173,8 @@ def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, 
         os.kill(pid, signal.SIGUSR1)  # as Slurm sends it to a job's steps
     out, err = job.communicate(timeout=100)
     assert (folder / "requeued").exists(), (out, err)
+    flags = {"--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=3"}
+    assert flags <= {*(folder / "srun").read_text().split()}
     assert (folder / "requeued").read_text().split() == ["requeue", slurm["SLURM_JOB_ID"]]
     first = ranks_of(folder)
     assert [rank["variables"]["WORLD_SIZE"] for rank in first] == ["2", "2"]
