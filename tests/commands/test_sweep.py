@@ -587,13 +587,23 @@ def test_a_log_that_is_a_link_is_not_followed(make, tmp_path, monkeypatch, capsy
     assert json.loads((tmp_path / "config.json").read_text())
 
 
-@pytest.mark.parametrize(("code", "queued"), [(0, ""), (1, ""), (75, "requeue 7_3\n")])
-def test_a_stopped_task_of_the_slurm_array_in_the_docs_is_queued_again(code, queued, tmp_path):
+@pytest.mark.parametrize(
+    ("code", "state", "queued"),
+    [
+        (0, "RUNNING", ""),
+        (1, "RUNNING", ""),
+        (75, "RUNNING", "requeue 7_3\n"),
+        (75, "CANCELLED", ""),
+    ],
+)
+def test_a_stopped_task_of_the_slurm_array_in_the_docs_is_queued_again(
+    code, state, queued, tmp_path
+):
     text = (ROOT / "docs" / "sweep.md").read_text().partition("    #!/usr/bin/env bash\n")[2]
     script = "".join(line[4:] + "\n" for line in text.partition("\n\n")[0].splitlines())
     stand_ins = {
         "srun": f'[ "$*" = "robomimic-ddp sweep run /shared/DIR" ] && sleep 0.1; exit {code}',
-        "scontrol": f'echo "$@" >>{tmp_path}/queued',
+        "scontrol": f'[ "$1" = show ] && echo "JobState={state}" || echo "$@" >>{tmp_path}/queued',
     }
     for name, content in stand_ins.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{content}\n")
