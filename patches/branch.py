@@ -69,7 +69,7 @@ def commit(examination: Examination, name: str, text: str) -> str:
         left = _undo(host, changes, start, name)
         if left or isinstance(error, PatchError):
             state = left or "The branch was removed, and every file is as it was."
-            raise PatchError(f"there is no commit on {name!r}: {error}\n{state}") from error
+            raise PatchError(f"no commit was made on {name!r}: {error}\n{state}") from error
         raise
 
 

@@ -45,19 +45,21 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
-    restarts = run.resume.restarts = max(group.gather_objects(launch.restart_count))
-    is_restart = restarts > 0 or launch.requeued
-    if not asked and not is_restart and not launch.elastic:
+    starts = group.gather_objects((launch.restart_count, launch.requeued, launch.elastic))
+    restarts = run.resume.restarts = max(count for count, *_ in starts)
+    requeued, elastic = (any(ranks) for ranks in list(zip(*starts))[1:])
+    is_restart = restarts > 0 or requeued
+    if not asked and not is_restart and not elastic:
         return
 
     def find() -> tuple[checkpoint.FoundRun | None, bool]:
         experiment = run_inputs.experiment_directory(config)
         previous, stopped = None, False
-        if is_restart or launch.elastic:
+        if is_restart or elastic:
             # Nodes that join or leave make torchrun start the ranks again, and do not count.
             job = checkpoint.job_name(launch) if is_restart else None
-            launcher = env.launcher() if launch.elastic else None
-            previous = checkpoint.find_job(experiment, job, launcher, finished=launch.requeued)
+            launcher = env.launcher() if elastic else None
+            previous = checkpoint.find_job(experiment, job, launcher, finished=requeued)
         if previous is not None:
             stopped = _has_stopped(previous, restarts)
         elif asked:

@@ -30,13 +30,13 @@ TIMEOUT = 20
 RANDOM = ("/random/torch",)
 RATES = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
 """As `launch` has it."""
-_MISSING = missing()
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(_MISSING), reason=_MISSING),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def require_namespaces() -> None:
+    if reason := missing():
+        pytest.skip(reason)
 
 
 def config(folder: Path, dataset: Path) -> Path:
