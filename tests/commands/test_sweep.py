@@ -88,8 +88,9 @@ def wait_for(truth: Callable[[], Any], seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def trained(made: study.Sweep, epochs: int) -> Callable[[], bool]:
-    return lambda: any(len(entry.curve()) >= epochs for entry in made.trials())
+def trained(made: study.Sweep, epochs: int, trials: int = 1) -> Callable[[], bool]:
+    """Whether as many trials have as many epochs."""
+    return lambda: sum(len(entry.curve()) >= epochs for entry in made.trials()) >= trials
 
 
 def test_a_sweep_that_was_stopped_while_it_was_made_is_made_again(make, monkeypatch):
@@ -474,7 +475,7 @@ def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     made = make("train.seed=1,2,3", "train.num_epochs=30")
     first = start_worker(made)
     wait_for(lambda: len(psutil.Process(first.pid).children()) == 2)
-    wait_for(trained(made, epochs))
+    wait_for(trained(made, epochs, trials=2))
     trainings = psutil.Process(first.pid).children(recursive=True)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
