@@ -319,7 +319,9 @@ def first_to_fail() -> bool:
     """On a rank that ends with an error: publishes that; returns whether it is the first."""
     with suppress(Exception):  # without a process group, or the store is gone
         watchdog = _current[-1]
-        rank = str(watchdog.rank)
+        # Two digits: torch 2.0 makes the answer without Python's lock, and Python 3.10 ends there
+        # for a text of one byte.
+        rank = f"{watchdog.rank:02}"
         first = watchdog.ask(lambda: watchdog.store.compare_set(_FAILED, "", rank))
         return first == rank.encode()
     return True

@@ -133,7 +133,7 @@ def without_config(content):
 
 
 def of_unknown_numbers(content):
-    content["model"]["ema"]["a.b"] = torch.zeros(2, dtype=torch.complex32)
+    content["model"]["ema"]["a.b"] = torch.zeros(2, dtype=torch.complex128)
 
 
 def diverged(content):

@@ -210,11 +210,13 @@ def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "world, published, named", [(2, None, 1), (3, None, None), (3, "2", 2), (2, "1", 1)]
+    "world, published, named", [(2, None, 1), (3, None, None), (3, 2, 2), (2, 1, 1)]
 )
 def test_the_rank_that_failed_is_named_where_it_is_known(world, published, named, monkeypatch):
     store = dist.HashStore()
     if published is not None:
-        store.set(watchdog._FAILED, published)
+        failed = watchdog.Watchdog(store, published, world, 9.0)
+        monkeypatch.setattr(watchdog, "_current", [failed])
+        assert watchdog.first_to_fail()
     monkeypatch.setattr(watchdog, "_current", [watchdog.Watchdog(store, 0, world, 9.0)])
     assert watchdog.failed_rank() == named
