@@ -217,7 +217,7 @@ def _require_valid(args: argparse.Namespace) -> None:
     """Refuse a mistake on the command line of a training that `run` starts before the host is read
     for its edits, which takes seconds.
     """
-    from robomimic_ddp.config import early_checks
+    from robomimic_ddp.config.host import early_checks
 
     early_checks.require_options()
     if args.host is None and not args.program.endswith(".py"):

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp.config import early_checks, early_failure, env
-from robomimic_ddp.config.host_config import USAGE
+from robomimic_ddp.config import early_failure, env
+from robomimic_ddp.config.host import early_checks
+from robomimic_ddp.config.host.host_config import USAGE
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import print_clean

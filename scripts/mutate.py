@@ -43,26 +43,31 @@ GROUPS = {
         " data/test_iterable"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
-    "distributed/fsdp": "ranks/test_fsdp",
+    "distributed/gradients/fsdp": "ranks/gradients/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
     " data/rlds/order/pass_order"
     " data/rlds/order/shuffle_plan": (
-        "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
-        " rlds/test_pass_schedule"
+        "data/test_orders_never_change rlds/order/test_shuffle rlds/order/test_partition"
+        " rlds/order/test_pass_schedule"
     ),
-    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota",
+    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/order/test_mixture_quota",
     "monitoring/metrics monitoring/step_logs": (
-        "monitoring/test_metrics ranks/test_validation ranks/test_resumed_run ranks/test_metrics"
+        "monitoring/test_metrics ranks/epochs/test_validation ranks/resuming/test_resumed_run"
+        " ranks/epochs/test_metrics"
     ),
-    "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
-    "training/step/ema": "training/test_ema",
-    "distributed/torch_arguments": "distributed/test_torch_arguments",
-    "training/state_saver training/resume": (
-        "training/test_resume ranks/test_state_saver ranks/test_resumed_run "
-        "ranks/test_epoch_is_a_pass ranks/test_resume_refusals"
+    "training/step/accumulation": (
+        "training/step/test_accumulation ranks/gradients/test_accumulation"
     ),
-    "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_state_saver",
+    "training/step/ema": "training/step/test_ema",
+    "distributed/gradients/torch_arguments": "distributed/test_torch_arguments",
+    "training/state/state_saver training/state/resume": (
+        "training/test_resume ranks/resuming/test_state_saver ranks/resuming/test_resumed_run "
+        "ranks/resuming/test_epoch_is_a_pass ranks/resuming/test_resume_refusals"
+    ),
+    "checkpoint/capture checkpoint/restore": (
+        "ranks/resuming/test_state_model ranks/resuming/test_state_saver"
+    ),
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants."""
 LEFT_OUT = (

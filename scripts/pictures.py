@@ -35,7 +35,7 @@ from robomimic_ddp.commands import figures, plot, watch
 from robomimic_ddp.config import env
 from robomimic_ddp.data.sampling.pass_order import order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
-from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.monitoring.records import heartbeat
 from scripts.demo import simulator
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT

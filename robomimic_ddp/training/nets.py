@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp.config import env, host_edits, parallel_mode
+from robomimic_ddp.config import env
+from robomimic_ddp.config.host import host_edits
+from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import group
-from robomimic_ddp.distributed import module_key as keys
-from robomimic_ddp.distributed import parallel as wrap
+from robomimic_ddp.distributed.gradients import module_key as keys
+from robomimic_ddp.distributed.gradients import parallel as wrap
 from robomimic_ddp.training import run as _run
 
 

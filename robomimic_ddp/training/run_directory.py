@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env, host_edits
+from robomimic_ddp.config import env
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import entry_point, group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import resume, run_inputs, session
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_inputs, session
+from robomimic_ddp.training.state import resume
 
 _NAMES_TRIED = 5
 

@@ -24,35 +24,25 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import HostFiles, host_checkpoint
-from robomimic_ddp.config import (
-    env,
-    host_config,
-    host_config_check,
-    host_edits,
-    machine,
-    options,
-    plan,
-    tree,
-)
-from robomimic_ddp.config.settings import Settings
-from robomimic_ddp.distributed import (
+from robomimic_ddp.config import env, machine, options, tree
+from robomimic_ddp.config.host import host_config, host_config_check, host_edits
+from robomimic_ddp.config.planning import plan
+from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.distributed import entry_point, group, host_algo, rng, watchdog
+from robomimic_ddp.distributed.gradients import (
     comm_hooks,
-    entry_point,
     fsdp,
-    group,
-    host_algo,
     optimizer_ddp,
     parallel,
-    rng,
     step_guard,
     torch_arguments,
-    watchdog,
 )
 from robomimic_ddp.monitoring import debug, progress_bar
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs
+from robomimic_ddp.training import agreement, plan_summary, run_inputs
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.state_saver import StateSaver
+from robomimic_ddp.training.state import resume
+from robomimic_ddp.training.state.state_saver import StateSaver
 from robomimic_ddp.training.step import presets, schedule
 
 

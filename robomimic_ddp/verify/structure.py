@@ -12,7 +12,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.verify.comparison import Evidence, require_equal
 from robomimic_ddp.verify.tensor_checksums import checksums
 

@@ -11,7 +11,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo, host_objects, optimizer_ddp, parallel
+from robomimic_ddp.distributed import group, host_algo, host_objects
+from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.monitoring import progress_bar, step_hooks
 from robomimic_ddp.verify import data_fingerprint, gradient_means, structure
 from robomimic_ddp.verify.comparison import Evidence

@@ -26,7 +26,7 @@ from robomimic_ddp.distributed import rendezvous
 from scripts.bench import turns
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
-from tests.e2e.watched_train import around
+from tests.e2e.entries.watched_train import around
 from tests.hosts import apply, copy_host, environment
 
 CASES = {"host": 0, "ours, 1 rank": 1, "ours, 2 ranks": 2}
@@ -57,7 +57,7 @@ def work(config: str, steps: int, report: str) -> None:
     import robomimic.scripts.train as host_train
 
     from robomimic_ddp.config import env
-    from tests.e2e.host_entry import train
+    from tests.e2e.entries.host_entry import train
 
     clock = Clock()
     around(host_train, "algo_factory", clock.construct)

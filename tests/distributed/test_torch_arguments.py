@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from robomimic_ddp.config.options import PASSED_ON, Options
-from robomimic_ddp.distributed.torch_arguments import require_accepted
+from robomimic_ddp.distributed.gradients.torch_arguments import require_accepted
 from robomimic_ddp.errors import OptionError
 
 TAKERS = {"kwargs": DistributedDataParallel, "loader": DataLoader}

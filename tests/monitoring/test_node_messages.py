@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from robomimic_ddp.config import env, options, plan
+from robomimic_ddp.config import env, options
+from robomimic_ddp.config.planning import plan
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import node_messages
 

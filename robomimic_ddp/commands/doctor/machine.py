@@ -10,7 +10,8 @@ from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import data_workers, env, machine, options
+from robomimic_ddp.config import env, machine, options
+from robomimic_ddp.config.planning import data_workers
 from robomimic_ddp.errors import RobomimicDDPError
 
 GIB = 2**30

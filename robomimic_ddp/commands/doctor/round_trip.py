@@ -13,7 +13,8 @@ from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, ok
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import env, machine, parallel_mode
+from robomimic_ddp.config import env, machine
+from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data import hdf5
-from robomimic_ddp.config import env, host_config, paths
+from robomimic_ddp.config import env, paths
+from robomimic_ddp.config.host import host_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.statistics import Index

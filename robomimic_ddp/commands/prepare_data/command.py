@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from robomimic_ddp.config import env, host_config, machine, paths
-from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config import env, machine, paths
+from robomimic_ddp.config.host import host_config
+from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import say, whole_number

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed.fsdp import local
+from robomimic_ddp.distributed.gradients.fsdp import local
 from robomimic_ddp.errors import WrapError
 
 Averaged = nn.Module | Iterable[torch.Tensor]

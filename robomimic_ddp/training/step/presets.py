@@ -11,8 +11,9 @@ import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.config.settings import PRESET, Settings
-from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.config.planning.settings import PRESET, Settings
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import comm_hooks, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.training.step import (
