@@ -5,10 +5,10 @@ from __future__ import annotations
 STATE_BYTES, AVERAGE_BYTES = 16, 4
 """A parameter in fp32 takes weight 4, gradient 4, Adam's two moments 8; an average (EMA) 4."""
 GATHERED_BYTES = 5
-"""As `tests/ranks/gradients/test_fsdp.py` counts them. FSDP's units have at most a quarter of a net,
-so what is whole of a unit has 1 byte a parameter. torch keeps at most five at once: weights and the buffers
-that they come in, gradients and their copy that is sent. Validation needs 4: all weights of the
-nets.
+"""As `tests/ranks/gradients/test_fsdp.py` counts them. FSDP's units have at most a quarter of a
+net, so what is whole of a unit has 1 byte a parameter. torch keeps at most five at once: weights
+and the buffers that they come in, gradients and their copy that is sent. Validation needs 4: all
+weights of the nets.
 """
 FILE_BYTES = 12
 """A parameter takes weight 4, Adam's moments 8 in a checkpoint or state; averages come on top."""

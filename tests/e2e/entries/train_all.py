@@ -1,6 +1,6 @@
 """Trains with several configurations one after the other, in one process, with the host's `main`.
 
-    python -m tests.e2e.entries.train_all a.json b.json  # prints a line for each: name, "ok" or error
+    python -m tests.e2e.entries.train_all a.json b.json   # prints a line for each: its result
 
 A host takes seconds to import and hundredths of a second for a tiny step; `train()` seeds
 everything at its start, so that one process gives the same bits as several.
