@@ -15,7 +15,7 @@ from robomimic_ddp.config.host import early_checks
 early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
 from robomimic_ddp import API_VERSION, __version__
-from robomimic_ddp.config import env
+from robomimic_ddp.config import launch_env
 from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 def _is_other_rank() -> bool:
     try:
-        return env.read_launch_env().rank > 0
+        return launch_env.read_launch_env().rank > 0
     except RobomimicDDPError:
         return False
 

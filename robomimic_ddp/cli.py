@@ -228,10 +228,10 @@ def _require_valid(args: argparse.Namespace) -> None:
 
 def _rank() -> int:
     """Return the rank in `torchrun -m robomimic_ddp run`; 0 if its variables are invalid."""
-    from robomimic_ddp.config import env
+    from robomimic_ddp.config import launch_env
 
     try:
-        return env.read_launch_env().rank
+        return launch_env.read_launch_env().rank
     except RobomimicDDPError:
         return 0
 

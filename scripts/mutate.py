@@ -43,7 +43,7 @@ GROUPS = {
         " data/test_iterable"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
-    "distributed/gradients/fsdp": "ranks/gradients/test_fsdp",
+    "distributed/gradients/fsdp distributed/gradients/fsdp_units": "ranks/gradients/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
     " data/rlds/order/pass_order"

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from robomimic_ddp import verify
-from robomimic_ddp.config import env, machine, tree
+from robomimic_ddp.config import launch_env, machine, tree
 from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, host_algo
@@ -25,7 +25,9 @@ _NODE_LOCAL_KEYS = {
 }
 
 
-def join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
+def join(
+    run: _run.Run, launch: launch_env.LaunchEnv, plan_of: Callable, stack: ExitStack
+) -> Settings:
     """Collective: enters the process group, compares the job, and returns the settings for this
     node.
     """

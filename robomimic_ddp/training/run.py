@@ -28,8 +28,8 @@ from robomimic_ddp.distributed.gradients import step_guard
 from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary
+from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
-from robomimic_ddp.training.step.presets import Prepared
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 

@@ -56,7 +56,7 @@ def work(config: str, steps: int, report: str) -> None:
     """One rank's training; the main rank writes its seconds."""
     import robomimic.scripts.train as host_train
 
-    from robomimic_ddp.config import env
+    from robomimic_ddp.config import launch_env
     from tests.e2e.entries.host_entry import train
 
     clock = Clock()
@@ -69,7 +69,7 @@ def work(config: str, steps: int, report: str) -> None:
         "step": statistics.median(end - begin for begin, end in times),
         "end": ended - times[-1][1],
     }
-    if env.read_launch_env().rank == 0:
+    if launch_env.read_launch_env().rank == 0:
         Path(report).write_text(json.dumps(found))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from robomimic_ddp.checkpoint import Writer, state_file
 from robomimic_ddp.config import options
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, rng

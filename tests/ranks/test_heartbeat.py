@@ -14,7 +14,7 @@ from robomimic_ddp import api, cli
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
 from robomimic_ddp.config import options
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, Stopped

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
 from robomimic_ddp.config import options
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.config import early_failure, env, options
+from robomimic_ddp.config import early_failure, env, launch_env, options
 from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
@@ -44,7 +44,7 @@ def require_options() -> None:
     """Raise OptionError for an option that does not exist, or an impossible value, on this
     process's command line or in its environment.
     """
-    options.resolve(dotlist.options(), env.option_texts(env.variables()))
+    options.resolve(dotlist.options(), launch_env.option_texts(env.variables()))
 
 
 def job_config(entry: str, words: Sequence[str]) -> Any:
@@ -65,7 +65,7 @@ def dot_list_config(words: Sequence[str]) -> Any:
 
 
 def _checked(config: Any) -> Any:
-    host_config.checked_options(config, env.option_texts(env.variables()))
+    host_config.checked_options(config, launch_env.option_texts(env.variables()))
     return config
 
 

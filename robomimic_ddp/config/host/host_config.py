@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import env, options, paths, tree
+from robomimic_ddp.config import launch_env, options, paths, tree
 from robomimic_ddp.config.host import dotlist, host_config_check, json_config
 from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
@@ -173,7 +173,7 @@ def _move_misplaced(tree: dict) -> None:
         moved = {"algo": {"optim_params": section.pop("optim_params")}}
         merged = OmegaConf.to_container(OmegaConf.merge(tree, moved))
         tree.update(merged)
-        if env.read_launch_env().rank == 0:
+        if launch_env.read_launch_env().rank == 0:
             print_clean(
                 f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it",
                 file=sys.stderr,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import launch_env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 from robomimic_ddp.files import read_json
 
@@ -90,7 +90,7 @@ def require_whole() -> None:
     edits of ours. For scripts that start no run; a run compares all ranks.
     """
     try:
-        launch = env.read_launch_env()
+        launch = launch_env.read_launch_env()
     except RobomimicDDPError:
         return  # shown by the entry point
     if launch.world_size == 1:
@@ -105,7 +105,7 @@ def require_one_rank(function: str, caller: CodeType) -> None:
     """Local: raise UnpatchedScript on several ranks, where `caller` calls `function` of the host
     outside of a run.
     """
-    launch = env.read_launch_env()
+    launch = launch_env.read_launch_env()
     if launch.world_size > 1:
         raise UnpatchedScript(
             f"{caller.co_filename}:{caller.co_firstlineno} calls {function} on {launch.world_size} "
@@ -144,7 +144,7 @@ def _unpatched(caller: str, function: FunctionType) -> UnpatchedScript:
         f"{function.__code__.co_filename}. On several ranks each would do alone what one rank must "
         "do. Run `robomimic-ddp apply` on that package, too, or start the script with "
         "`robomimic-ddp run`, which edits both in memory.",
-        quiet=env.read_launch_env().rank > 0,
+        quiet=launch_env.read_launch_env().rank > 0,
     )
 
 

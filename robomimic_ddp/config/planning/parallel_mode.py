@@ -5,7 +5,7 @@ Pure functions of the launcher's environment, the options and the number of visi
 
 from __future__ import annotations
 
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.config import tree
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.config.planning import data_workers, learning_rate, parallel_mode
 from robomimic_ddp.errors import PlanError

@@ -9,7 +9,6 @@ in `eval()` too. Ranks validate and act at their own pace: they do it with whole
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp.distributed import group, host_algo
-from robomimic_ddp.distributed.gradients import parallel
+from robomimic_ddp.distributed.gradients import fsdp_units, parallel
 from robomimic_ddp.errors import WrapError
 
 try:  # torch before 2.6 has neither; `why_not` says so
@@ -34,11 +33,6 @@ try:  # torch before 2.6 has neither; `why_not` says so
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 except ImportError:
     DTensor = FSDPModule = fully_shard = None
-
-MOST, LEAST = 1 / 4, 1 / 100
-"""Shares of its net of a unit: at most, for its memory, and at least, since each is a message."""
-_PAST_CALL = re.compile(r"(?<!\))\.forward\(")
-"""`self.nets[key].forward(x)`, and not `super().forward(x)`."""
 
 
 def why_not(device: str) -> str | None:
@@ -163,11 +157,11 @@ def _mesh(replicas: int, device_type: str) -> Any:
 
 def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
     """Collective: shards the net, and returns its number of units, with the net itself."""
-    parts = units(net)
+    parts = fsdp_units.units(net)
     if not parts:
         raise WrapError(
             f"{name} ({type(net).__name__}) cannot be sharded: none of its modules that are called "
-            f"has parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
+            f"has parameters, so all {fsdp_units.size(net):,} would be one unit, gathered whole in "
             "every forward, and FSDP would save next to nothing. Build it of modules that are "
             "called (layers, blocks), or train with ddp.mode=ddp."
         ).on_all_ranks()
@@ -186,76 +180,9 @@ def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
     return len(parts) + 1
 
 
-def units(net: nn.Module) -> list[nn.Module]:
-    """Return the modules of `net` that are gathered one at a time: the largest that are called and
-    have at most MOST of its parameters, and larger ones without parts. What is left is the net's
-    own.
-    """
-    most = MOST * _size(net, set())
-    return _units(net, most, LEAST * most / MOST) or _units(net, most, 0)
-
-
-def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
-    modules: list[nn.Module] = []
-    claimed: set[int] = set()
-    holders: dict[int, list[nn.Module]] = {}
-    for holder in net.modules():
-        for child in holder.children():
-            holders.setdefault(id(child), []).append(holder)
-
-    def is_closed(module: nn.Module) -> bool:
-        """Return whether its parts are in no other module, as those of an encoder's core may be."""
-        inside = set(map(id, module.modules()))
-        return all(
-            id(holder) in inside
-            for part in inside - {id(module)}
-            for holder in holders.get(part, ())
-        )
-
-    def look(parent: nn.Module, calls_past: bool) -> None:
-        for child in parent.children():
-            size = _size(child, claimed)  # what the net has under two names counts once
-            if size <= least:
-                continue
-            is_called = not calls_past and not _is_container(child)
-            has_parts = _has_parts(child)
-            if is_called and (size <= most or not has_parts) and is_closed(child):
-                modules.append(child)
-                claimed.update(map(id, child.parameters()))
-            elif has_parts:
-                look(child, calls_past if _is_container(child) else _calls_past(child))
-
-    look(net, _calls_past(net))
-    return modules
-
-
 def is_unit(module: nn.Module) -> bool:
     """Return whether FSDP gathers `module`'s parameters when it is called."""
     return FSDPModule is not None and isinstance(module, FSDPModule)
-
-
-def _size(module: nn.Module, without: set[int]) -> int:
-    return sum(p.numel() for p in module.parameters() if id(p) not in without)
-
-
-def _has_parts(module: nn.Module) -> bool:
-    if isinstance(module, nn.MultiheadAttention):
-        return False  # it reads the weights of its parts, and calls none
-    return any(next(child.parameters(), None) is not None for child in module.children())
-
-
-def _is_container(module: nn.Module) -> bool:
-    return type(module).forward is nn.Module.forward  # as ModuleList's and ModuleDict's is
-
-
-def _calls_past(module: nn.Module) -> bool:
-    """Return whether its forward calls `part.forward(x)`, past the hooks that gather, as
-    robomimic's ObservationGroupEncoder does. Source that cannot be read is taken to.
-    """
-    try:
-        return _PAST_CALL.search(inspect.getsource(type(module).forward)) is not None
-    except (OSError, TypeError):
-        return True
 
 
 def _require_covered(algo: Any, new: dict[int, torch.Tensor]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint, files
-from robomimic_ddp.config import env, resume_command
+from robomimic_ddp.config import env, launch_env, resume_command
 from robomimic_ddp.distributed import (
     atomic_files,
     entry_point,
@@ -41,7 +41,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     `host_can`: its train() has a parameter `resume`. Raises CheckpointError where there is nothing
     to resume, and Stopped where torchrun restarts the ranks of a job that has stopped on request.
     """
-    launch = env.read_launch_env()
+    launch = launch_env.read_launch_env()
     option = run.options.resume
     required = option == "true" or host_asked
     asked = required or option == "auto"
@@ -155,12 +155,12 @@ def command() -> str:
     return resume_command.build(launch, words, *where)
 
 
-def _started_by() -> tuple[env.LaunchEnv, list[str]]:
+def _started_by() -> tuple[launch_env.LaunchEnv, list[str]]:
     """Return the launch environment and the words that started this process, as far as known."""
     try:
-        return env.read_launch_env(), env.command_line()
+        return launch_env.read_launch_env(), env.command_line()
     except LaunchError:  # somebody has changed the launcher's variables since
-        return env.LaunchEnv(), []
+        return launch_env.LaunchEnv(), []
 
 
 def forget_requeue(resumed: checkpoint.FoundRun) -> None:
@@ -311,16 +311,3 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-
-
-def another_run(directory: Path, differences: list[str]) -> CheckpointError:
-    """Return the error where the saved weights would be trained on as something else."""
-    lines = "".join(f"\n  {line}" for line in differences)
-    return CheckpointError(
-        f"the run in {directory} was another one:{lines}\nExpected the same normalisation, action "
-        "and observation keys, and the same data where a pass is resumed in its middle: the saved "
-        "weights mean nothing under others, and samples would be repeated and lost. To resume, "
-        "give the run its own config and data (config.json there was left as it was). To train "
-        f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
-        f"{directory / 'last.pth'}, without resume."
-    )

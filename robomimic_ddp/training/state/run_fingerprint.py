@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import rng
+from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.verify import data_fingerprint as verify_data
 
@@ -200,3 +202,16 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
             files.setdefault(name, []).append(pair)
     means = {name: np.mean(np.asarray(pairs, dtype=np.float64), 0) for name, pairs in files.items()}
     return {name: torch.from_numpy(mean) for name, mean in means.items()}
+
+
+def another_run(directory: Path, differences: list[str]) -> CheckpointError:
+    """Return the error where the saved weights would be trained on as something else."""
+    lines = "".join(f"\n  {line}" for line in differences)
+    return CheckpointError(
+        f"the run in {directory} was another one:{lines}\nExpected the same normalisation, action "
+        "and observation keys, and the same data where a pass is resumed in its middle: the saved "
+        "weights mean nothing under others, and samples would be repeated and lost. To resume, "
+        "give the run its own config and data (config.json there was left as it was). To train "
+        f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
+        f"{directory / 'last.pth'}, without resume."
+    )

@@ -71,7 +71,7 @@ class StateSaver:
             differences = list(identity.differences(saved, self.defines, self.run))
         wrong = [difference.text for difference in differences if difference.wrong]
         if wrong:
-            raise resume.another_run(directory, wrong)
+            raise identity.another_run(directory, wrong)
         return [difference.text for difference in differences]
 
     def _restore(self, saved: dict[str, Any] | None, changes: list[str]) -> int | None:

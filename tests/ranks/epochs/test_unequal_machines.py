@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from robomimic_ddp.config import env, machine, options
-from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.host import host_edits
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group
+from robomimic_ddp.training.presets import with_preset
 from robomimic_ddp.training.step import compile
-from robomimic_ddp.training.step.presets import with_preset
 from tests.faults import toy_run
 from tests.ranks.pool import RankError
 

@@ -15,7 +15,7 @@ from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.distributed.gradients import parallel
-from robomimic_ddp.training.step import presets
+from robomimic_ddp.training import presets
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
 

@@ -25,7 +25,7 @@ from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.planning import memory
 from robomimic_ddp.distributed import group, host_algo
-from robomimic_ddp.distributed.gradients import fsdp, parallel
+from robomimic_ddp.distributed.gradients import fsdp, fsdp_units, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
 from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
@@ -361,14 +361,14 @@ class Core(nn.Module):
 
 def test_units_are_modules_that_are_called():
     past = Past()
-    assert fsdp.units(past) == [*past.parts["inner"]], "the attention, too, may be called past"
+    assert fsdp_units.units(past) == [*past.parts["inner"]], "the attention, too, is called past"
     outer = nn.Sequential(past.attention)
-    assert fsdp.units(outer) == [past.attention], "whose parts are never called"
+    assert fsdp_units.units(outer) == [past.attention], "whose parts are never called"
     core = Core()
-    assert fsdp.units(core) == [*core.backbone, core.nets[2]]
+    assert fsdp_units.units(core) == [*core.backbone, core.nets[2]]
     half = nn.Sequential(core, *(nn.Linear(4, 4) for _ in range(40)))
-    assert fsdp.units(half)[0] is core, "parts with two names are in it alone"
-    assert fsdp.units(nn.Linear(3, 3)) == []
+    assert fsdp_units.units(half)[0] is core, "parts with two names are in it alone"
+    assert fsdp_units.units(nn.Linear(3, 3)) == []
 
 
 def test_units_of_the_default_net_hold_at_most_a_quarter():
@@ -376,7 +376,7 @@ def test_units_of_the_default_net_hold_at_most_a_quarter():
 
     with torch.device("meta"):
         net = ConditionalUnet1D(input_dim=7, global_cond_dim=64)
-    sizes = [sum(one.numel() for one in unit.parameters()) for unit in fsdp.units(net)]
+    sizes = [sum(one.numel() for one in unit.parameters()) for unit in fsdp_units.units(net)]
     total = sum(one.numel() for one in net.parameters())
     assert max(sizes) <= total / 4 and min(sizes) >= total / 100
     assert sum(sizes) >= 0.9 * total and len(sizes) < 20

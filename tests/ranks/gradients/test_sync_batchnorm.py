@@ -16,7 +16,8 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training.step import activation_checkpointing, presets, sync_batchnorm
+from robomimic_ddp.training import presets
+from robomimic_ddp.training.step import activation_checkpointing, sync_batchnorm
 from tests.ranks import toy
 from tests.ranks.pool import RankError
 from tests.versions import NEEDS_CALL_PLACE

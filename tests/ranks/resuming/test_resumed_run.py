@@ -19,7 +19,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import env, options
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group

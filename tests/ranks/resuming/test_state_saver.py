@@ -13,8 +13,8 @@ import torch
 from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.state import state_saver
-from robomimic_ddp.training.step.presets import Prepared
 from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_CPU_FP16

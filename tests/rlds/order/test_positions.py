@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from robomimic_ddp.config import options
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.data.rlds.loaders.make import make_loader

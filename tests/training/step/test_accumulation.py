@@ -15,7 +15,8 @@ from torch import nn
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
-from robomimic_ddp.training.step import compile, presets
+from robomimic_ddp.training import presets
+from robomimic_ddp.training.step import compile
 from robomimic_ddp.training.step.accumulation import split
 from robomimic_ddp.training.step.backprop import WHOLE
 from tests.versions import NEEDS_CALL_PLACE

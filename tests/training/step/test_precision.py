@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.training.step import backprop, compile, precision, presets
-from robomimic_ddp.training.step.presets import added_by_max, prepare, with_preset
+from robomimic_ddp.training import presets
+from robomimic_ddp.training.presets import added_by_max, prepare, with_preset
+from robomimic_ddp.training.step import backprop, compile, precision
 from tests.versions import NEEDS_CPU_FP16
 
 

@@ -18,12 +18,12 @@ from torch import nn
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed.gradients import parallel as wrap
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.training.presets import prepare
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     compile,
     module_call,
 )
-from robomimic_ddp.training.step.presets import prepare
 from tests.versions import NEEDS_CALL_PLACE
 
 
