@@ -1,11 +1,8 @@
 """Mutation tests of the modules that decide what is trained on; scripts/mutate.sh runs it.
 
-mutmut's operators, and four of ours, make the mutants. pytest collects the tests of GROUPS once;
+`mutants` makes them. pytest collects the tests of GROUPS once;
 then a process is forked for each mutant, takes over its code and runs the tests of its module until
 one fails. Ranks are forked from that process, so they run the mutant too.
-
-Not mutated: type hints, docstrings, imports, decorators, assertions, errors that are raised, what
-is printed, texts with blanks, __repr__ and the functions of TEXTS.
 """
 
 from __future__ import annotations
@@ -22,19 +19,15 @@ import select
 import signal
 import sys
 import time
-import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
-import libcst as cst
 import pytest
-from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
-from mutmut.mutation.mutators import mutation_operators
 
 from scripts.arguments import parse
+from scripts.mutate.mutants import CHECKOUT, Mutant, mutants_of
+from scripts.mutate.take_over import functions_by_file, take_over
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "surviving_mutants.txt"
 GROUPS = {
     "data/sampling/pass_order data/sampling/sampler data/sampling/sharded_loader"
@@ -80,12 +73,6 @@ LEFT_OUT = (
     "test_every_kind_of_communication",
 )
 """Tests that cost more than they would find here."""
-TEXTS = {"__repr__", "describe_share", "_smaller_batch", "_not_called", "_other_model"}
-"""Functions that make a text for people."""
-SAYS = {"print", "say", "start.say", "_other_model", "warnings.warn"}
-NEVER = {"len", "isinstance"}
-HINTS = {"Callable", "Union"}
-NOTHING = cst.parse_expression('__import__("contextlib").nullcontext()')
 EXAMPLES = 12
 MOST_MEMORY = 16 << 30
 
@@ -95,224 +82,6 @@ class Cost(NamedTuple):
 
     seconds: float
     processor: float
-
-
-class Mutant(NamedTuple):
-    """The module `path` (relative to the package) with `line` changed to `changed`."""
-
-    path: str
-    number: int
-    line: str
-    changed: str
-    source: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.path}: {self.line} -> {self.changed}"
-
-
-def drop_call(node: cst.Expr) -> Iterator[cst.CSTNode]:
-    """A call whose result nobody takes is left out."""
-    if isinstance(node.value, cst.Call):
-        yield cst.Pass()
-
-
-def return_nothing(node: cst.Return) -> Iterator[cst.CSTNode]:
-    """None in place of what is returned."""
-    if node.value is not None and getattr(node.value, "value", "") not in ("None", "True", "False"):
-        yield node.with_changes(value=cst.Name("None"))
-
-
-def turn_condition(node: cst.If) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    """The other branch is taken."""
-    test = node.test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    yield node.test, cst.UnaryOperation(cst.Not(), test)
-
-
-def drop_context(node: cst.WithItem) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    """The block runs outside of its context manager."""
-    yield node.item, NOTHING
-
-
-OPERATORS = [
-    *mutation_operators,
-    (cst.Expr, drop_call),
-    (cst.Return, return_nothing),
-    (cst.If, turn_condition),
-    (cst.WithItem, drop_context),
-]
-
-
-class Places(cst.CSTVisitor):
-    """The nodes of a module that are mutated, in order."""
-
-    def __init__(self) -> None:
-        self.found: list[cst.CSTNode] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if is_left_alone(node):
-            return False
-        self.found.append(node)
-        return True
-
-
-def is_left_alone(node: cst.CSTNode) -> bool:
-    """Whether neither `node` nor what is in it is mutated."""
-    if isinstance(node, cst.Lambda) and name_of(node.body) == "None":
-        return True
-    if isinstance(node, (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)):
-        return True
-    if isinstance(node, (cst.Raise, cst.Assert, cst.ConcatenatedString)):
-        return True
-    if isinstance(node, cst.FunctionDef):
-        return node.name.value in TEXTS
-    if isinstance(node, cst.Expr):
-        return isinstance(node.value, cst.SimpleString)
-    if isinstance(node, cst.If):
-        return name_of(node.test) == "TYPE_CHECKING"
-    if isinstance(node, cst.Assign):
-        is_hint = isinstance(node.value, cst.Subscript) and name_of(node.value.value) in HINTS
-        return is_hint or name_of(node.targets[0].target) == "__all__"
-    if isinstance(node, cst.Call):
-        return name_of(node.func) in SAYS | NEVER
-    if isinstance(node, cst.SimpleString):
-        return " " in node.value
-    if isinstance(node, cst.FormattedString):
-        texts = (part for part in node.parts if isinstance(part, cst.FormattedStringText))
-        return any(" " in part.value for part in texts)
-    return False
-
-
-def name_of(node: cst.CSTNode) -> str:
-    if isinstance(node, cst.Attribute):
-        return f"{name_of(node.value)}.{node.attr.value}"
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def mutants_of(path: str) -> list[Mutant]:
-    """All mutants of a module of the package, each once."""
-    source = (CHECKOUT / "robomimic_ddp" / path).read_text(encoding="utf-8")
-    wrapper = MetadataWrapper(cst.parse_module(source))
-    spans = wrapper.resolve(WhitespaceInclusivePositionProvider)
-    places, starts, found = Places(), [0], {}
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    wrapper.module.visit(places)
-    for place in places.found:
-        for node, new in changes_of(place):
-            span = spans[node]
-            begin = starts[span.start.line - 1] + span.start.column
-            end = starts[span.end.line - 1] + span.end.column
-            changed = source[:begin] + wrapper.module.code_for_node(new) + source[end:]
-            if changed == source or changed in found or not compiles(changed):
-                continue
-            first = starts[source.count("\n", 0, begin)]
-            last = source.find("\n", end)
-            row = source.count("\n", 0, begin) + 1
-            line = one_line(source[first:last])
-            more = one_line(changed[first : last + len(changed) - len(source)])
-            found[changed] = Mutant(path, row, line, more, changed)
-    return list(found.values())
-
-
-def changes_of(place: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    for kind, operator in OPERATORS:
-        if isinstance(place, kind):
-            made = list(operator(place))
-            if isinstance(place, cst.SimpleString):
-                made = made[:1]  # in capitals it is another text in the same way
-            yield from (one if isinstance(one, tuple) else (place, one) for one in made)
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def compiles(source: str) -> bool:
-    try:
-        compile(source, "mutant", "exec")
-    except SyntaxError:
-        return False
-    return True
-
-
-# --- taking over a mutant's code in a process that has imported everything
-
-
-def nested(code: types.CodeType) -> list[types.CodeType]:
-    return [const for const in code.co_consts if isinstance(const, types.CodeType)]
-
-
-def is_function(code: types.CodeType) -> bool:
-    return bool(code.co_flags & 1)  # CO_OPTIMIZED: not a module's or a class's body
-
-
-def pairs_of(old: types.CodeType, new: types.CodeType) -> Iterator[tuple[types.CodeType, ...]]:
-    yield old, new
-    ours, theirs = nested(old), nested(new)
-    if len(ours) == len(theirs):
-        for pair in zip(ours, theirs):
-            yield from pairs_of(*pair)
-    else:
-        by_name = {code.co_qualname: code for code in theirs}
-        for code in ours:
-            if code.co_qualname in by_name:
-                yield from pairs_of(code, by_name[code.co_qualname])
-
-
-def own_part(code: types.CodeType) -> tuple:
-    """Without the functions in it."""
-    plain = [const for const in code.co_consts if not isinstance(const, types.CodeType)]
-    return code.co_code, code.co_names, repr(plain)
-
-
-def functions_by_file() -> dict[str, list[types.FunctionType]]:
-    """The functions of the package that there are, wrapped ones and methods too."""
-    found = collections.defaultdict(list)
-    for one in gc.get_objects():
-        if isinstance(one, types.FunctionType):
-            found[one.__code__.co_filename].append(one)
-    return found
-
-
-def take_over(mutant: Mutant, functions: list[types.FunctionType]) -> None:
-    """Gives every function of the module the mutant's code. Where the body of the module or of a
-    class differs, that is run once more, and what others have imported from it is replaced.
-    """
-    file = str(CHECKOUT / "robomimic_ddp" / mutant.path)
-    name = "robomimic_ddp." + mutant.path[: -len(".py")].replace("/", ".")
-    old = compile(Path(file).read_text(encoding="utf-8"), file, "exec")
-    new = compile(mutant.source, file, "exec")
-    pairs = list(pairs_of(old, new))
-    if any(own_part(a) != own_part(b) for a, b in pairs if not is_function(a)):
-        run_again(sys.modules[name.removesuffix(".__init__")], new)
-    table = {a: b for a, b in pairs if is_function(a)}
-    for function in functions:
-        code = table.get(function.__code__)
-        if code is not None and len(code.co_freevars) == len(function.__code__.co_freevars):
-            function.__code__ = code
-
-
-def run_again(module: types.ModuleType, code: types.CodeType) -> None:
-    before = dict(vars(module))
-    exec(code, vars(module))
-    after = vars(module)
-    replaced = {
-        id(value): after[name]
-        for name, value in before.items()
-        if getattr(value, "__module__", None) == module.__name__
-    }
-    for other in list(sys.modules.values()):
-        if not getattr(other, "__name__", "").startswith(("robomimic_ddp", "tests")):
-            continue
-        for name, value in list(vars(other).items()):
-            if id(value) in replaced:
-                setattr(other, name, replaced[id(value)])
-            elif other is not module and name in before and value is before[name]:
-                setattr(other, name, after[name])
-
-
-# --- running
 
 
 class Runner:
@@ -501,7 +270,7 @@ def row_text(row: tuple) -> str:
 
 
 def report(rows: list[tuple], survivors: list, verbose: bool) -> None:
-    print("\nNot mutated: type hints, docstrings, messages, texts for people (scripts/mutate.py).")
+    print("\nNot mutated: type hints, docstrings, messages, texts for people (scripts/mutate).")
     print(f"{'module':28}{'mutants':>8}{'killed':>8}{'survived':>9}{'listed':>8}{'score':>10}")
     for row in [*rows, sum_of(rows)] if rows else ():
         print(row_text(row))

@@ -8,44 +8,32 @@ evaluate.png.
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
-from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from robomimic_ddp.commands import figures, plot, watch
 from robomimic_ddp.config import env
 from robomimic_ddp.data.sampling.pass_order import order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
-from robomimic_ddp.monitoring.records import heartbeat
 from scripts.demo import simulator
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT
 from scripts.notebooks import STAMP
+from scripts.pictures.stage import Stage
+from scripts.pictures.terminal import BLUE, COLUMNS, IMAGES, command_line, draw_terminal, shrink
 
-IMAGES = CHECKOUT / "docs" / "images"
 SAMPLES, RANKS, BATCH = 20, 3, 2
-COLUMNS, MOST_COLOURS = 92, 256
-EPISODES, EPOCHS, STEPS = 60, 6, 20
-RATE, RATES = "algo.optim_params.policy.learning_rate.initial", ("0.0025", "0.00025")
 DIFF = {"algo/diffusion_policy.py": "parallel(", "scripts/train.py": "train_loader("}
 DIFF |= {"utils/train_utils.py": "main_rank_only"}
 """Of each file the hunk with these words is shown."""
@@ -53,160 +41,7 @@ CONTEXT = 2
 CALLOUTS = {"mode": 1, "batch": 2, "learning rate": 3, "schedule": 4, "data": 5, "memory": 6}
 CALLOUTS |= {"preset": 7, "run directory": 8}
 """The number at the plan's lines that begin so; docs/how_it_works.md explains them."""
-GREY, RED, GREEN, BLUE = "#8b98a9", "#5c2b1d", "#14405c", "#56b4e9"
-_ANSI = [(30, 41, 59), (240, 113, 70), (86, 180, 140), (230, 180, 60), (86, 180, 233)]
-_ANSI += [(214, 140, 190), (90, 200, 200), (226, 232, 240)]
-THEME = TerminalTheme((17, 24, 39), (226, 232, 240), _ANSI, _ANSI)
-FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>
-.{unique_id}-matrix {{ font: {char_height}px """
-SVG += FONTS
-SVG += """ }}
-.{unique_id}-title {{ font: bold 18px sans-serif }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
-def draw_terminal(name: str, title: str, *shown: Any, columns: int = COLUMNS) -> None:
-    """Writes docs/images/`name`.svg: a terminal with what rich would print. Its text stays text, in
-    the font that the reader has.
-    """
-    console = Console(
-        record=True, width=columns, file=io.StringIO(), force_terminal=True, highlight=False
-    )
-    for one in (*shown, ""):  # an empty last line, since rich cuts the feet of letters there
-        console.print(one)
-    svg = console.export_svg(title=title, theme=THEME, code_format=SVG, unique_id=name)
-    (IMAGES / f"{name}.svg").write_text(
-        "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
-    )
-
-
-def command_line(text: str) -> Text:
-    """The line that a user types."""
-    return Text.assemble(("$ ", BLUE), (text, "bold"))
-
-
-def shrink(path: Path) -> None:
-    """Fewer colours, for a smaller PNG."""
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(MOST_COLOURS, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
-
-
-class Stage:
-    """A folder with generated data, hosts, and runs made as they are needed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = env.child_environment([str(folder / "host"), str(CHECKOUT)])
-        self.screens: list[list[dict[str, Any]]] = []
-
-    def ours(self, *words: str, **settings: Any) -> str:
-        """What `robomimic-ddp` prints in the folder, with the folder's path taken out."""
-        return self._shown([sys.executable, "-m", "robomimic_ddp", *words], **settings)
-
-    def _shown(self, command: list[str], **settings: Any) -> str:
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            **settings,
-        )
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-        return self.relative(done.stdout)
-
-    def relative(self, text: str) -> str:
-        """Without the folder's path and the present time in run folders."""
-        return re.sub(r"\b20\d{12}\b", STAMP, text.replace(f"{self.folder}/", ""))
-
-    @cached_property
-    def plain(self) -> str:
-        """The folder of a host that is not edited."""
-        package = metadata.distribution("praxis-robomimic").locate_file("robomimic")
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(str(package), self.folder / "my_robomimic", ignore=ignored)
-        return "my_robomimic"
-
-    @cached_property
-    def config(self) -> str:
-        """A short training on generated data, with an edited host on the path."""
-        shutil.copytree(self.folder / self.plain, self.folder / "host" / "robomimic")
-        self.ours("apply", "--with", "unet_config", "host/robomimic")
-        write_demo_dataset(self.folder / "data", EPISODES, 0, 4, 90, 160)
-        made = json.loads((CHECKOUT / "configs" / "demo.json").read_text())
-        made["train"] |= {"data_path": str(self.folder / "data"), "num_epochs": EPOCHS}
-        made["train"] |= {"output_dir": str(self.folder / "runs"), "batch_size": 16}
-        made["train"]["data_cache_dir"] = str(self.folder / "cache")
-        made["experiment"]["epoch_every_n_steps"] = STEPS
-        (self.folder / "cfg.json").write_text(json.dumps(made))
-        return "cfg.json"
-
-    @cached_property
-    def two_ranks(self) -> str:
-        """What a training on two ranks printed; fills `screens` of `watch` on the way."""
-        launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
-        words = ["robomimic.scripts.train_rlds", f"load_from={self.config}"]
-        command = [sys.executable, "-m", *launcher, *words, "experiment.name=two_ranks"]
-        log = self.folder / "two_ranks.txt"
-        with open(log, "w") as file:
-            settings = {"cwd": self.folder, "env": self.environment, "stdout": file, "stderr": file}
-            process = subprocess.Popen(command, **settings)
-        try:
-            while not (found := [*self.folder.glob("runs/two_ranks/*/history.jsonl")]):
-                if process.poll() is not None:
-                    break
-                time.sleep(0.5)
-            else:
-                self._watch(found[0].parent)
-            if process.wait() != 0:
-                raise SystemExit(f"the training failed:\n{log.read_text()[-3000:]}")
-        finally:
-            process.kill()
-        return log.read_text()
-
-    def _watch(self, run: Path) -> None:
-        """One screen while both ranks train, one after a rank was suspended."""
-        self.screens.append(self._beats(run))
-        suspended = self.screens[0][1]["pid"]
-        os.kill(suspended, signal.SIGSTOP)
-        try:
-            time.sleep(watch.STUCK_SECONDS + 10)
-            self.screens.append(self._beats(run))
-        finally:
-            os.kill(suspended, signal.SIGCONT)
-
-    def _beats(self, run: Path) -> list[dict[str, Any]]:
-        beats, _ = heartbeat.look(run)
-        now = time.time()
-        return [{**one, "host": "node0", "seen": now - one["time"]} for one in beats]
-
-    @cached_property
-    def sweep(self) -> str:
-        """A finished sweep over two learning rates and two seeds."""
-        words = ["--config", self.config, "train.seed=1,2", f"{RATE}={','.join(RATES)}"]
-        self.ours("sweep", "new", "lr", *words)
-        self.ours("sweep", "run", "lr")
-        return "lr"
+GREY, RED, GREEN = "#8b98a9", "#5c2b1d", "#14405c"
 
 
 def draw_pass(stage: Stage) -> None:
