@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,15 +66,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--changed", metavar="REF", help=what)
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    ref = config.getoption("--changed")
+    return [f"changed since {ref}, so: {', '.join(sorted(_tests(ref)))}"] if ref else []
+
+
+@functools.lru_cache(maxsize=1)
+def _tests(ref: str) -> set[str]:
+    return needed(changed_since(ref))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ref = config.getoption("--changed")
     if ref is None:
         return
-    tests = needed(changed_since(ref))
-    places = [{str(path) for path in (item.path, *item.path.parents)} for item in items]
-    wanted = {str(ROOT / test) for test in tests}
+        places = [{str(path) for path in (item.path, *item.path.parents)} for item in items]
+    wanted = {str(ROOT / test) for test in _tests(ref)}
     left_out = [item for item, place in zip(items, places) if not place & wanted]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item, place in zip(items, places) if place & wanted]
-    if config.option.verbose >= 0:
-        print("tests of what has changed:", *sorted(tests), sep="\n  ")
