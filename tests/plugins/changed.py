@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ref = config.getoption("--changed")
     if ref is None:
         return
-        places = [{str(path) for path in (item.path, *item.path.parents)} for item in items]
+    places = [{str(path) for path in (item.path, *item.path.parents)} for item in items]
     wanted = {str(ROOT / test) for test in _tests(ref)}
     left_out = [item for item, place in zip(items, places) if not place & wanted]
     config.hook.pytest_deselected(items=left_out)
