@@ -223,7 +223,7 @@ def test_a_stopped_job_is_requeued_without_a_temporary_folder(stopped, folder):
 
 
 def test_a_job_meets_below_the_ports_of_outgoing_connections(stopped, folder):
-    """Such a connection keeps its port for a minute after its end, and no node could listen on it."""
+    """Such a connection keeps its port for a minute after its end: nobody could listen on it."""
     stopped(SLURM_JOB_ID="35999")
     port = int((folder / "srun").read_text().partition("--rdzv localhost:")[2].split()[0])
     assert 20000 <= port < 32768
