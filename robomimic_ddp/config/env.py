@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
@@ -168,10 +168,11 @@ RUN_NOTE = "run"
 
 
 def keep_resume_note(text: str) -> None:
-    """Leaves `text` to our launcher, if it has started this process."""
+    """Leaves `text` to our launcher, if it has started this process, and a file can be written."""
     file = os.environ.get(RESUME_NOTE)
     if file:
-        Path(file).write_text(text, encoding="utf-8")
+        with suppress(OSError):
+            Path(file).write_text(text, encoding="utf-8")
 
 
 EVALUATE = "ROBOMIMIC_EVALUATE"
