@@ -64,7 +64,7 @@ class Watchdog:
         self.ends_unheard = ends_unheard
         self.beat = min(_LONGEST_BEAT, timeout / 10)
         self._place, self._number, self._step, self._part = "start", 0, 0, 0
-        self._since = time.monotonic()
+        self._met = self._since = time.monotonic()
         self.hosts: list[str] = []
         """The name of each rank's node, if known."""
         self._turn, self._question = threading.Lock(), threading.Thread()
@@ -141,9 +141,16 @@ class Watchdog:
             value = _value(self.store, _KEY.format(rank))
             position, place, published = json.loads(value) if value else _NOT_STARTED
             if rank != self.rank and compares(tuple(position), self._position):
-                age = max(0.0, time.time() - published) if value else 0.0
+                age = max(0.0, self._now - published) if value else 0.0
                 ranks.append(f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)")
         return listed(ranks, "; ")
+
+    @property
+    def _now(self) -> float:
+        """The seconds since the ranks have met, which every rank counts from the same moment: the
+        clocks of nodes may differ.
+        """
+        return time.monotonic() - self._met
 
     @property
     def _position(self) -> tuple[int, int, int]:
@@ -154,7 +161,7 @@ class Watchdog:
         return f"{self._place}, step {self._step}" if self._step else self._place
 
     def _publish(self) -> None:
-        value = [self._position, self.describe(), time.time()]
+        value = [self._position, self.describe(), self._now]
         self.store.set(_KEY.format(self.rank), json.dumps(value))
 
     def verdict(self) -> str:

@@ -153,6 +153,16 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
     assert other.late() == ""
 
 
+def test_how_old_a_place_is_has_nothing_to_do_with_the_clocks_of_the_nodes(monkeypatch):
+    with monkeypatch.context() as other_node:
+        for clock in ("time", "monotonic"):
+            other_node.setattr(time, clock, lambda now=getattr(time, clock): now() - 9000.0)
+        mine, other = two_in_their_first_step()
+    mine._met = time.monotonic() - 7.0
+    mine.stepped()
+    assert "step 1 (heard of 7 s ago)" in mine.late()
+
+
 def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
     mine, other = two_in_their_first_step()
     mine.began()
