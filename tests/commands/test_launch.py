@@ -318,17 +318,21 @@ def next_rendezvous():
     not_reached()
 
 
+def _assign_worker_ranks():
+    raise quiet_torchrun._STORE_ERROR("No route to host\nframe #0")
+
+
 def is_failed():
     return None.is_failed()
 
 
-@pytest.mark.parametrize("torchrun", [next_rendezvous, is_failed])
+@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
 def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
     assert quiet_torchrun.main() == 1
     told = capsys.readouterr().err
-    cause = "No route to host" if torchrun is next_rendezvous else "it had all its nodes"
+    cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
     words = f"the job at node01:29400 has ended, or its first node is lost ({cause}), while this"
     assert told.startswith(f"launch: {words}")
     assert "Traceback" not in told
