@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -374,6 +374,18 @@ def keep_resume_note(text: str) -> None:
     file = os.environ.get(RESUME_NOTE)
     if file:
         Path(file).write_text(text, encoding="utf-8")
+
+
+LEFT_NOTE = "left"
+"""The name of a file there, which is made once the ranks of this node need no other node."""
+
+
+def keep_left_note() -> None:
+    """Tells our launcher, if it has started this process, that its ranks have left the others."""
+    file = os.environ.get(RESUME_NOTE)
+    with suppress(OSError):
+        if file:
+            Path(file).with_name(LEFT_NOTE).touch()
 
 
 EVALUATE = "ROBOMIMIC_EVALUATE"

@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
@@ -49,7 +50,8 @@ def main() -> int:
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            torchrun()
+            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
+                torchrun()
             is_complete = True
         except SignalException as interrupt:
             outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
@@ -83,6 +85,11 @@ def _not_met(error: Exception) -> str:
     what, here = cause[0].rstrip("."), env.host_name()
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "num_nodes_waiting" in frames:  # asked while ranks run
+        if isinstance(error, RendezvousClosedError):
+            return (
+                "the launcher of another node has ended, see its error there; a rank of this node "
+                f"({here}) hung, and was ended later"
+            )
         return (
             f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
             f"of this node ({here}) have ended too"
