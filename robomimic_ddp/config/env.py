@@ -212,7 +212,7 @@ def require_all_nodes(launch: LaunchEnv) -> None:
 
 
 def _least_nodes() -> int:
-    """Return the fewest nodes that this process's parent was told to start; 1 if it was not."""
+    """Return the fewest nodes that this process's parent may start, by its command line; else 1."""
     try:
         with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace") as file:
             least = re.search(r"\0--nnodes[=\0](\d+)", file.read())

@@ -333,8 +333,8 @@ def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
     assert quiet_torchrun.main() == 1
     told = capsys.readouterr().err
     cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
-    words = f"the job at node01:29400 has ended, or its first node is lost ({cause}), while this"
-    assert told.startswith(f"launch: {words}")
+    words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
+    assert told.startswith(f"launch: {words} ({cause}), while this node")
     assert "Traceback" not in told
 
 

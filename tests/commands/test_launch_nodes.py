@@ -67,7 +67,7 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(tmp_
     assert "a rank has failed, see the root cause above" in first, first
     assert "a rank has failed, see the root cause above" in second, second
     assert "Traceback" not in surplus, surplus
-    assert f"launch: the job at {endpoint} has ended, or its first node is lost (" in surplus
+    assert f"launch: the job at {endpoint} has ended, or its first node or the" in surplus
 
 
 HANGS = """

@@ -1,7 +1,7 @@
 """Ends the ranks of this node some time after another node's launcher has ended.
 
-torchrun ends the ranks of its own node. Those of other nodes notice in their next collective, which
-a rank never reaches that hangs elsewhere, such as in a simulator.
+A torchrun ends the ranks of one node. Those of other nodes notice in their next collective, which a
+rank never reaches that hangs elsewhere, such as in a simulator.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _not_met(error: Exception) -> str:
 
 def _not_needed(cause: str) -> str:
     return (
-        f"the job at {_endpoint()} has ended, or its first node is lost ({cause}), while this node "
-        f"({env.host_name()}) waited for a place in it"
+        f"the job at {_endpoint()} has ended, or its first node or the network to it is lost "
+        f"({cause}), while this node ({env.host_name()}) waited for a place in it"
     )
 
 
