@@ -287,7 +287,7 @@ STUCK = """
 import subprocess, sys, time
 from robomimic_ddp.commands.launch import quiet_torchrun
 def torchrun():  # waits for a node that is lost, in torch
-    subprocess.Popen(["true"])
+    rank = subprocess.Popen(["true"])  # without a name it is asked how it has ended
     time.sleep(100)
 quiet_torchrun.torchrun = torchrun
 quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
