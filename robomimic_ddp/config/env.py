@@ -370,10 +370,11 @@ RUN_NOTE = "run"
 
 
 def keep_resume_note(text: str) -> None:
-    """Leaves `text` to our launcher, if it has started this process."""
+    """Leaves `text` to our launcher, if it has started this process, and a file can be written."""
     file = os.environ.get(RESUME_NOTE)
     if file:
-        Path(file).write_text(text, encoding="utf-8")
+        with suppress(OSError):
+            Path(file).write_text(text, encoding="utf-8")
 
 
 LEFT_NOTE = "left"
