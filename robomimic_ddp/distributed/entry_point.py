@@ -69,6 +69,7 @@ def entry_point(main: Callable) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             launch = launch_env.read_launch_env()
+            launch_env.require_all_nodes(launch)
         except RobomimicDDPError as error:
             print_clean(f"error: {error}", file=sys.__stderr__)
             sys.exit(EXIT_REFUSED)

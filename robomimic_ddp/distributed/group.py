@@ -207,6 +207,7 @@ def leave() -> None:
         watchdog.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
+        env.keep_left_note()
 
 
 def sends_over_gloo(device: torch.device) -> bool:

@@ -32,6 +32,10 @@ _NOBODY = (
     "No other rank is behind it: all are inside the same step, and one of them hangs there. "
     "`py-spy dump --pid` of each rank shows which"
 )
+_UNHEARD = (
+    "No other rank is behind it, and a process is frozen, or a node or the network to it is lost: "
+    "nothing has been heard of"
+)
 _SILENT = (
     "Where the others are is unknown: their store, in the launcher at {}, does not answer, so that "
     "node or the network to it is lost"
@@ -64,7 +68,7 @@ class Watchdog:
         self.ends_unheard = ends_unheard
         self.beat = min(_LONGEST_BEAT, timeout / 10)
         self._place, self._number, self._step, self._part = "start", 0, 0, 0
-        self._since = time.monotonic()
+        self._met = self._since = time.monotonic()
         self.hosts: list[str] = []
         """The name of each rank's node, if known."""
         self._turn, self._question = threading.Lock(), threading.Thread()
@@ -136,14 +140,37 @@ class Watchdog:
         return self._ranks_where(operator.gt)
 
     def _ranks_where(self, compares: Callable[[tuple, tuple], bool]) -> str:
-        ranks = []
-        for rank in range(self.world_size):
-            value = _value(self.store, _KEY.format(rank))
-            position, place, published = json.loads(value) if value else _NOT_STARTED
-            if rank != self.rank and compares(tuple(position), self._position):
-                age = max(0.0, time.time() - published) if value else 0.0
-                ranks.append(f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)")
+        ranks = [
+            f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)"
+            for rank, position, place, age in self._others()
+            if compares(position, self._position)
+        ]
         return listed(ranks, "; ")
+
+    def silent(self) -> str:
+        """Return the ranks that have published nothing for half of the timeout; empty for none."""
+        ranks = [
+            f"{self.name(rank)} for {age:.0f} s"
+            for rank, _, _, age in self._others()
+            if age > self.timeout / 2
+        ]
+        return listed(ranks, "; ")
+
+    def _others(self) -> Iterator[tuple[int, tuple, str, float]]:
+        """Yield (rank, position, place, seconds since it was published) of the other ranks."""
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                value = _value(self.store, _KEY.format(rank))
+                position, place, published = json.loads(value) if value else _NOT_STARTED
+                age = max(0.0, self._now - published) if value else 0.0
+                yield rank, tuple(position), place, age
+
+    @property
+    def _now(self) -> float:
+        """The seconds since the ranks have met, which every rank counts from the same moment: the
+        clocks of nodes may differ.
+        """
+        return time.monotonic() - self._met
 
     @property
     def _position(self) -> tuple[int, int, int]:
@@ -154,14 +181,16 @@ class Watchdog:
         return f"{self._place}, step {self._step}" if self._step else self._place
 
     def _publish(self) -> None:
-        value = [self._position, self.describe(), time.time()]
+        value = [self._position, self.describe(), self._now]
         self.store.set(_KEY.format(self.rank), json.dumps(value))
 
     def verdict(self) -> str:
         """Return where this rank is and which ranks are behind it, after a timeout."""
         late = self._whom_it_waits_for()
         others = late or _NOBODY
-        if not late and (ahead := self.ask(self.ahead)):
+        if not late and (silent := self.ask(self.silent)):
+            others = f"{_UNHEARD} {silent}"
+        elif not late and (ahead := self.ask(self.ahead)):
             others = f"Other ranks are executing a different collective: {ahead}"
         return (
             f"{self.name(self.rank)} waited at: {self.describe()}, for at least {self.timeout:g} s "

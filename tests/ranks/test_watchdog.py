@@ -172,6 +172,28 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
     assert other.late() == ""
 
 
+def test_how_old_a_place_is_has_nothing_to_do_with_the_clocks_of_the_nodes(monkeypatch):
+    with monkeypatch.context() as other_node:
+        for clock, now in (("time", time.time), ("monotonic", time.monotonic)):
+            other_node.setattr(time, clock, lambda now=now: now() - 9000.0)
+        mine, other = two_in_their_first_step()
+    mine._met = time.monotonic() - 7.0
+    mine.stepped()
+    assert "step 1 (heard of 7 s ago)" in mine.late()
+
+
+def test_a_rank_of_which_nothing_is_heard_is_named_though_it_is_in_the_same_step():
+    mine, other = two_in_their_first_step()
+    assert mine.verdict().endswith("shows which")
+    mine.hosts = ["node01", "node02"]
+    mine._met -= 59.0
+    assert mine.verdict().endswith(": nothing has been heard of rank 1 (node02) for 59 s")
+    other.stepped()
+    other._met -= 58.0
+    other._publish()
+    assert "a different collective: rank 1 (node02) is at: " in mine.verdict()
+
+
 def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
     mine, other = two_in_their_first_step()
     mine.began()
