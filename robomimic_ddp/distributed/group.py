@@ -11,16 +11,14 @@ import gc
 import inspect
 import json
 import logging
-import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -312,16 +310,3 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
     with torch.no_grad():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=source)
-
-
-def exit_with_workers(code: int) -> NoReturn:
-    """Ends this process and its data workers at once: a worker that hangs in a read would outlive
-    it, and keep the lock of the run directory.
-    """
-    if threading.current_thread() is threading.main_thread():
-        # torch's handler raises if a worker is killed.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with suppress(Exception):
-        for child in multiprocessing.active_children():
-            child.kill()
-    os._exit(code)

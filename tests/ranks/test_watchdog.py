@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from robomimic_ddp import verify
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import entry_point, group, watchdog
-from robomimic_ddp.distributed.watchdog import Watchdog
+from robomimic_ddp.distributed import entry_point, group, watchdog, watchdog_thread
+from robomimic_ddp.distributed.watchdog_thread import Watchdog
 from robomimic_ddp.errors import VerifyError
 
 
@@ -35,7 +35,7 @@ class Lines(logging.Handler):
 def come_late(late_rank, seconds, timeout, steps):
     """(collective's error is one of time, what is missing, warnings) of this rank."""
     lines = Lines()
-    logging.getLogger("robomimic_ddp.distributed.watchdog").addHandler(lines)
+    logging.getLogger("robomimic_ddp.distributed.watchdog_thread").addHandler(lines)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     group.leave()  # not at once, in torch 2.0
     method = f"file://{os.environ['RANKS_RENDEZVOUS']}-again"
@@ -109,7 +109,7 @@ class LostStore:
 
 @pytest.mark.timeout(60)
 def test_a_store_that_does_not_answer_is_named_and_not_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(watchdog, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(watchdog_thread, "_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(os, "environ", {"MASTER_ADDR": "node01", "MASTER_PORT": "29400"})
     watchdog.begin(LostStore(), 1, 2, 0.5, ends_unheard=True)
     try:
@@ -256,8 +256,8 @@ def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatc
 def test_the_rank_that_failed_is_named_where_it_is_known(world, published, named, monkeypatch):
     store = dist.HashStore()
     if published is not None:
-        failed = watchdog.Watchdog(store, published, world, 9.0)
+        failed = Watchdog(store, published, world, 9.0)
         monkeypatch.setattr(watchdog, "_current", [failed])
         assert watchdog.first_to_fail()
-    monkeypatch.setattr(watchdog, "_current", [watchdog.Watchdog(store, 0, world, 9.0)])
+    monkeypatch.setattr(watchdog, "_current", [Watchdog(store, 0, world, 9.0)])
     assert watchdog.failed_rank() == named
