@@ -222,7 +222,7 @@ def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
         state_file.read_file(tmp_path / state_file.STATE)
 
 
-NOT_PRINT = r"GLOBAL (builtins\.)?print |Unsupported class __builtin__\.print"  # of torch before 2.6
+NOT_PRINT = r"GLOBAL (builtins\.)?print |Unsupported class __builtin__\.print"  # torch before 2.6
 
 
 def test_why_a_state_was_not_loaded_is_no_advice_to_run_its_code(tmp_path: Path) -> None:

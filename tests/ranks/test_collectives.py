@@ -31,7 +31,7 @@ LONGEST_SLEEP = 0.01
 def name_of(process_group: dist.ProcessGroup) -> str:
     if hasattr(process_group, "group_name"):
         return process_group.group_name
-    return dist.distributed_c10d._get_process_group_name(process_group)  # torch 2.0
+    return dist.distributed_c10d._pg_names[process_group]  # torch 2.0
 
 
 class Ledger:
