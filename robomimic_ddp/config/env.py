@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -345,10 +345,11 @@ RUN_NOTE = "run"
 
 
 def keep_resume_note(text: str) -> None:
-    """Leaves `text` to our launcher, if it has started this process."""
+    """Leaves `text` to our launcher, if it has started this process, and a file can be written."""
     file = os.environ.get(RESUME_NOTE)
     if file:
-        Path(file).write_text(text, encoding="utf-8")
+        with suppress(OSError):
+            Path(file).write_text(text, encoding="utf-8")
 
 
 EVALUATE = "ROBOMIMIC_EVALUATE"

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from robomimic_ddp.config import env
 from robomimic_ddp.config.plan import RunPlan
+from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.terminal import print_clean
 
@@ -26,6 +27,8 @@ class NodeMessages:
         self.nodes = nodes or -(-plan.world_size // of_node)
         self.node = plan.rank // of_node if node is None else node
         self._begun, self._left = time.monotonic(), self.nodes > 1 and plan.local_rank == 0
+        self._output = ""
+        """Where the main rank prints, on other nodes."""
         last = plan.rank + of_node - 1
         on_gpu = plan.device.startswith("cuda")
         self._ranks = f"ranks {plan.rank} to {last}" if of_node > 1 else f"rank {plan.rank}"
@@ -35,12 +38,15 @@ class NodeMessages:
         """The node has joined the process group."""
         again = f", restart {restart}" if restart else ""
         self._say(f"joined: {self._ranks}, {self._devices}{again}")
+        if self.node > 0:
+            self._output = f"; the run's output is that of {watchdog.name(0)}"
 
     def ended(self, error: BaseException | None) -> None:
         """Says once how the node has ended: by `error`, or well."""
         asked = isinstance(error, (Stopped, KeyboardInterrupt))
         how = "finished" if error is None else "stopped on request" if asked else "failed"
-        self._say(f"{how} after {timedelta(seconds=round(time.monotonic() - self._begun))}")
+        duration = timedelta(seconds=round(time.monotonic() - self._begun))
+        self._say(f"{how} after {duration}{self._output}")
         self._left = False
 
     def _say(self, what: str) -> None:

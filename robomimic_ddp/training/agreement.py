@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -57,21 +57,24 @@ def require_same_job(run: _run.Run) -> None:
     built from them. Paths may differ: nodes may keep data in separate places.
     """
     config, plan = run.config, run.plan
-    items = {
-        **verify.software(type(config).__module__.split(".")[0]),
-        "plan": repr((plan.mode, plan.backend, plan.device.split(":")[0], plan.batch_per_rank)),
-    }
+    items: dict[str, Hashable] = {**verify.software(type(config).__module__.split(".")[0])}
     items.update((f"option {name}", repr(value)) for name, value in asdict(run.options).items())
     items.update(
         (f"config {key}", repr(value))
         for key, value in tree.named(config)
         if key not in _NODE_LOCAL_KEYS
     )
+    items |= {
+        "mode": plan.mode,
+        "backend": plan.backend,
+        "device": plan.device.split(":")[0],
+        "batch per rank": plan.batch_per_rank,
+    }
     verify.require_equal(
         "at start",
         items,
-        "Start every rank with the same code, config, options and kind of device. (A plan of "
-        "cpu, where others have cuda: that node sees no GPU.)",
+        "Start every rank with the same code, config, options and kind of device. (A rank "
+        "that has cpu, where others have cuda: its node sees no GPU.)",
     )
 
 

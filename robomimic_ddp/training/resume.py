@@ -136,10 +136,14 @@ def print_resume_command(run: _run.Run) -> None:
     launch, _ = _started_by()
     directory, restarts = run.output.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
-        what = f"the run in {directory} can be resumed from its last saved state"
-        text = with_resume_command(what)
-        print_clean(text, file=sys.stderr)
-        env.keep_resume_note(text)
+        print_clean(leave_note(directory), file=sys.stderr)
+
+
+def leave_note(directory: Path) -> str:
+    """Main rank: leaves to our launcher, and returns, how to resume the run in `directory`."""
+    text = with_resume_command(f"the run in {directory} can be resumed from its last saved state")
+    env.keep_resume_note(text)
+    return text
 
 
 def with_resume_command(what: str) -> str:

@@ -228,6 +228,7 @@ class StateSaver:
             )
             return
         record.add(saved={key: content[key] for key in ("save_id", "epoch")})
+        resume.leave_note(record.directory)  # a rank that is killed prints nothing
         for trouble in troubles if not self.warned_of_copies else ():
             print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
         self.warned_of_copies = self.warned_of_copies or bool(troubles)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.terminal import listed
 
@@ -132,10 +132,12 @@ def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
 def _shown(values: list) -> str:
     """Return each rank's value; for many ranks the first of each value, with their number."""
     if len(values) <= _MOST_SHOWN:
-        return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))
+        return "; ".join(
+            f"{watchdog.name(rank)}: {str(value)[:80]}" for rank, value in enumerate(values)
+        )
     counts = Counter(values).most_common()
     shown = [
-        f"{times} rank(s), first rank {values.index(value)}: {str(value)[:80]}"
+        f"{times} rank(s), first {watchdog.name(values.index(value))}: {str(value)[:80]}"
         for value, times in counts[:_MOST_SHOWN]
     ]
     unlisted = len(counts) - len(shown)

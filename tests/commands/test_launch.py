@@ -314,6 +314,26 @@ def num_nodes_waiting():
     not_reached()
 
 
+def next_rendezvous():
+    not_reached()
+
+
+def is_failed():
+    return None.is_failed()
+
+
+@pytest.mark.parametrize("torchrun", [next_rendezvous, is_failed])
+def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
+    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
+    monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
+    assert quiet_torchrun.main() == 1
+    told = capsys.readouterr().err
+    cause = "No route to host" if torchrun is next_rendezvous else "it had all its nodes"
+    words = f"the job at node01:29400 has ended, or its first node is lost ({cause}), while this"
+    assert told.startswith(f"launch: {words}")
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
 def test_nodes_that_do_not_meet_get_one_message(torchrun, monkeypatch, capsys):
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)

@@ -141,7 +141,8 @@ def slurm(tmp_path):
         commands,
         "scontrol",
         'if [ "$1" = show ]; then echo localhost; echo JobState=RUNNING; exit; fi\n'
-        'echo "$@" > "$LAUNCHED_FOLDER/requeued"\n',
+        'echo "$@" > "$LAUNCHED_FOLDER/requeued"\n'
+        'exit "${REQUEUE_CODE-0}"\n',
     )
     return {
         "PATH": f"{commands}:{os.environ['PATH']}",
@@ -188,3 +189,41 @@ def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, 
     assert again.returncode == 0, again.stderr
     assert len(ranks_of(folder, attempt=1)) == 2
     assert not (folder / "requeued").exists()
+
+
+@pytest.fixture
+def stopped(start, folder, config, slurm):
+    """`stopped(**variables)`: the script after a job that a signal has stopped at once."""
+
+    def run(**variables):
+        stand_in(
+            Path(slurm["PATH"].partition(":")[0]),
+            "srun",
+            'echo "$@" > "$LAUNCHED_FOLDER/srun"\n'
+            'run="$LAUNCHED_FOLDER/runs/experiment/20260101"; mkdir -p "$run"\n'
+            'echo "\\"job\\": \\"$SLURM_JOB_ID\\"" > "$run/ddp.json"; touch "$run/requeue"\n'
+            "exit 138\n",
+        )
+        words = ("--config", config, "--gpus", 1, "--module", MODULE)
+        script = ROOT / "scripts" / "train_slurm.sbatch"
+        return start(*words, script=script, **{**slurm, **variables})
+
+    return run
+
+
+def test_a_job_that_slurm_does_not_requeue_says_how_to_resume(stopped):
+    job = stopped(REQUEUE_CODE="1")
+    assert job.returncode == 138
+    assert "does not requeue this job: submit it again with ROBOMIMIC_DDP_RESUME=true" in job.stderr
+
+
+def test_a_stopped_job_is_requeued_without_a_temporary_folder(stopped, folder):
+    job = stopped(TMPDIR=str(folder / "absent"))
+    assert (folder / "requeued").exists() and job.returncode == 0, job.stderr
+
+
+def test_a_job_meets_below_the_ports_of_outgoing_connections(stopped, folder):
+    """Such a connection keeps its port for a minute after its end: nobody could listen on it."""
+    stopped(SLURM_JOB_ID="35999")
+    port = int((folder / "srun").read_text().partition("--rdzv localhost:")[2].split()[0])
+    assert 20000 <= port < 32768

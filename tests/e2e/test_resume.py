@@ -13,7 +13,8 @@ import pytest
 
 from robomimic_ddp.checkpoint import PREVIOUS, STATE
 from robomimic_ddp.checkpoint.state_file import read_file
-from tests.hosts import Host, Result, require_clean, require_finished, torchrun
+from robomimic_ddp.distributed import rendezvous
+from tests.hosts import Host, Result, python, require_clean, require_finished, torchrun
 from tests.runs import newest, run_directory, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -67,6 +68,19 @@ def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
     history = (directory / "history.jsonl").read_text().splitlines()
     trained = [json.loads(line) for line in history if '"train"' in line]
     assert [line["epoch"] for line in trained] == [1, 2, 3, 4]
+
+
+def test_a_main_rank_that_is_killed_in_a_save_leaves_the_command_that_resumes(
+    host_copy: Host, four_epochs: Any, tmp_path: Path
+) -> None:
+    launcher = (*rendezvous.on_this_machine(), "--nproc_per_node=2", "-m", KILLED)
+    words = (*launcher, "0@save:2", tmp_path / "happened", "--config", four_epochs(tmp_path))
+    result = python(host_copy, "robomimic_ddp.commands.launch.quiet_torchrun", *words, cold=True)
+    directory = run_directory(tmp_path / "runs")
+    assert read_file(directory / STATE)["epoch"] == 1 and result.returncode == 1
+    last = result.stderr.rpartition("see the root cause above; ")[2]
+    what = f"the run in {directory} can be resumed from its last saved state. Resume with:"
+    assert last.splitlines()[0] == what and "ROBOMIMIC_DDP_RESUME=true" in last, result
 
 
 def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(

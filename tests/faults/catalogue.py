@@ -531,6 +531,11 @@ def another_config_on_one_rank(job):
     job.config.train["seed"] = SEED + (job.rank == BAD)
 
 
+@fault("config", ["at start", "config train.batch_size", f"rank {BAD}: ", ODD])
+def another_batch_size_on_one_rank(job):
+    job.config.train["batch_size"] += job.rank == BAD
+
+
 @fault("config", ["at start", "option kwargs", ODD])
 def another_option_on_one_rank(job):
     job.options = {"kwargs": {"bucket_cap_mb": 5}} if job.rank == BAD else {}

@@ -41,7 +41,8 @@ def test_the_first_rank_of_each_node_speaks_at_both_ends(error, how, capsys, mon
     said = lines_of(capsys, monkeypatch, error, 4, GROUP_RANK=1, GROUP_WORLD_SIZE=2, **second)
     assert said == [
         "robomimic-ddp: node 2 of 2 (gpu07) joined: ranks 4 to 7, 4 visible GPU(s)",
-        f"robomimic-ddp: node 2 of 2 (gpu07) {how} after 0:00:00",
+        f"robomimic-ddp: node 2 of 2 (gpu07) {how} after 0:00:00; the run's output is "
+        "that of rank 0",
     ]
 
 
@@ -50,6 +51,12 @@ def test_the_launcher_need_not_number_nodes(capsys, monkeypatch):
     only = {"RANK": 2, "WORLD_SIZE": 3, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     first, _ = lines_of(capsys, monkeypatch, restart=1, **only)
     assert first == "robomimic-ddp: node 3 of 3 (gpu07) joined: rank 2, on the CPU, restart 1"
+
+
+def test_the_first_node_has_the_output_itself(capsys, monkeypatch):
+    first = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0}
+    _, last = lines_of(capsys, monkeypatch, GROUP_WORLD_SIZE=2, **first)
+    assert last == "robomimic-ddp: node 1 of 2 (gpu07) finished after 0:00:00"
 
 
 @pytest.mark.parametrize(

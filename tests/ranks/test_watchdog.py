@@ -14,9 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import verify
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed.watchdog import Watchdog
+from robomimic_ddp.errors import VerifyError
 
 
 class Lines(logging.Handler):
@@ -124,6 +126,23 @@ def test_a_store_that_does_not_answer_is_named_and_not_waited_for(monkeypatch, c
     logged = [record.getMessage() for record in caplog.records]
     for words in ("has been waiting for", "NCCL ends this rank now"):
         assert ["does not answer" in text for text in logged if words in text] == [True], logged
+
+
+def disagree() -> str:
+    """Collective: the message where the ranks of two nodes have unequal values."""
+    watchdog.begin(dist.HashStore(), group.rank(), 2, 60.0)
+    try:
+        watchdog.on_nodes(["node01", "node02"])
+        with pytest.raises(VerifyError) as caught:
+            verify.require_equal("at start", {"batch per rank": 4 + 2 * group.rank()})
+    finally:
+        watchdog.end()
+    return str(caught.value)
+
+
+def test_unequal_values_are_shown_with_their_nodes(ranks):
+    for message in ranks.run(disagree):
+        assert "found rank 0 (node01): 4; rank 1 (node02): 6, so rank(s) [1] differ" in message
 
 
 def test_ranks_of_several_nodes_are_named_with_them():

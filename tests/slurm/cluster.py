@@ -8,6 +8,7 @@ Only its programs know the names n1 and n2. Needs root, and the packages slurm-w
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -82,12 +83,12 @@ class Cluster:
 
     def start(self) -> None:
         """Starts all, and returns when both nodes are idle."""
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         ports = [held.getsockname()[1] for held in sockets]
         for held in sockets:
             held.close()
         name = socket.gethostname().partition(".")[0]
-        job = max(1, ports[3] - 20000)  # scripts give a job a port by its number
+        job = random.randrange(1, 11000)  # scripts give a job a port by its number
         text = _CONFIG.format(host=name, ports=ports, folder=self.folder, job=job)
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost {name}\n{_ADDRESSES}")

@@ -4,7 +4,10 @@ torch.
 
 from __future__ import annotations
 
+import errno
 import io
+import ipaddress
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -15,7 +18,7 @@ from robomimic_ddp.config import early_checks, host_config, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import PatchError
+from robomimic_ddp.errors import PatchError, UsageError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
@@ -28,6 +31,8 @@ def require_trainable(settings: Settings) -> None:
     Passes where that is not certain. Data is checked on one node only: several nodes may have it in
     other places.
     """
+    if settings.rdzv:
+        require_free_port(settings.rdzv)
     entry = require_patched(settings.module)
     path = str(settings.config)
     start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
@@ -36,6 +41,31 @@ def require_trainable(settings: Settings) -> None:
         config = early_checks.job_config(entry, [*start, *settings.overrides])
         if config is not None and settings.nodes == 1:
             _require_data(config)
+
+
+def require_free_port(rdzv: str) -> None:
+    """Raise UsageError if this machine has the address where nodes are to meet, and another program
+    its port. Passes for loopback, where each node is a launcher of this machine.
+    """
+    host, _, port = rdzv.rpartition(":")
+    try:
+        addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return  # torchrun says that the name does not resolve
+    for family, kind, _, _, address in addresses:
+        if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+            continue
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(address)
+            except OSError as error:  # EADDRNOTAVAIL: it is the address of another machine
+                if error.errno == errno.EADDRINUSE:
+                    raise UsageError(
+                        f"--rdzv {rdzv}: the port is in use on this node, so another job may meet "
+                        "there: the nodes of two jobs would be mixed. Choose another port, the "
+                        "same on every node, or end the other job."
+                    ) from None
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> str:

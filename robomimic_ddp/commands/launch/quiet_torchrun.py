@@ -15,7 +15,11 @@ from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+)
 from torch.distributed.run import main as torchrun
 
 from robomimic_ddp.commands.launch.evaluation import Evaluation
@@ -25,6 +29,8 @@ from robomimic_ddp.terminal import print_clean
 
 _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
 """torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+_WAIT_SECONDS = 60.0
+"""After so long a launcher says that it waits for other nodes."""
 
 
 def main() -> int:
@@ -37,6 +43,8 @@ def main() -> int:
         ended = threading.Event()
         if hasattr(os, "waitid"):
             threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
+        waiting = (threading.get_ident(), ended)
+        threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
             torchrun()
             is_complete = True
@@ -52,6 +60,10 @@ def main() -> int:
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         except (RendezvousError, socket.gaierror) as error:
             outcome, code = _not_met(error), EXIT_REFUSED
+        except AttributeError as error:
+            if "is_failed" not in str(error):  # torchrun has no result for a node too many
+                raise
+            outcome, code = _not_needed("it had all its nodes"), EXIT_REFUSED
         else:
             return EXIT_DONE
         finally:
@@ -72,6 +84,9 @@ def _not_met(error: Exception) -> str:
             f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
             f"of this node ({here}) have ended too"
         )
+    is_lost = isinstance(error, RendezvousConnectionError | RendezvousClosedError)
+    if "next_rendezvous" in frames and is_lost:
+        return _not_needed(what)
     return (
         f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
         "Expected the same command on as many nodes as it names (--nodes), within 10 minutes; "
@@ -80,9 +95,32 @@ def _not_met(error: Exception) -> str:
     )
 
 
+def _not_needed(cause: str) -> str:
+    return (
+        f"the job at {_endpoint()} has ended, or its first node is lost ({cause}), while this node "
+        f"({env.host_name()}) waited for a place in it"
+    )
+
+
 def _endpoint() -> str:
     flag = "--rdzv_endpoint="
     return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
+
+
+def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) -> None:
+    """Say once that torchrun has waited for other nodes for a minute."""
+    since = time.monotonic()
+    while not ended.wait(_LOOK_SECONDS):
+        frames = traceback.walk_stack(sys._current_frames().get(torchrun_thread))
+        if not any(frame.f_code.co_name == "next_rendezvous" for frame, _ in frames):
+            since = time.monotonic()
+        elif time.monotonic() - since > _WAIT_SECONDS:
+            return print_clean(
+                f"launch: this node ({env.host_name()}) has waited at {_endpoint()} for "
+                f"{_WAIT_SECONDS:.0f} s: a job starts there once as many nodes have met as --nodes "
+                "says, each with another name (`hostname`); more are not needed",
+                file=sys.stderr,
+            )
 
 
 def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
