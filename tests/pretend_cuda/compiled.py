@@ -25,8 +25,8 @@ from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.training.presets import prepare
 from robomimic_ddp.training.step import compile
-from robomimic_ddp.training.step.presets import prepare
 from tests.parity import training
 
 STEPS = 3
