@@ -33,7 +33,8 @@ class Check:
 
     def lacking(self) -> list[str]:
         """The modules that are not installed, what the host imports among them."""
-        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        needs = (*self.needs, *OURS)
+        missing = [name for name in needs if importlib.util.find_spec(name) is None]
         return missing or (missing_of_host() if "robomimic" in self.needs else [])
 
 
@@ -51,6 +52,8 @@ def missing_of_host() -> list[str]:
         missing += new
 
 
+OURS = ("libcst", "omegaconf", "rich")
+"""What robomimic-ddp itself needs besides torch."""
 CHECKS: list[Check] = []
 """In the order in which they run, the strongest evidence first."""
 

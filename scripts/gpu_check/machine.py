@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import cached_property
@@ -76,7 +77,8 @@ class Machine:
 
     @cached_property
     def edited(self) -> Host:
-        return apply(copy_host(self.folder / "edited"))
+        folder = Path(tempfile.mkdtemp(prefix="edited_", dir=self.folder))
+        return apply(copy_host(folder / "host"))
 
     @cached_property
     def pictures(self) -> Path:
