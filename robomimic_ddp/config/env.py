@@ -196,6 +196,11 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
         )
 
 
+def under_torchrun() -> bool:
+    """Return whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def main_address() -> str:
     """Return where the ranks meet, as the launcher says it, for a message."""
     return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"

@@ -313,6 +313,7 @@ def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
 def asked_in_a_long_rollout(directory, epochs, signals):
     """Nothing collective can be done there; what is saved is the epoch before."""
     stopping.PATIENCE_SECONDS = 0.5
+    os.environ["TORCHELASTIC_RUN_ID"] = "job"
     with running(directory) as run, run.stopper.scope():
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
@@ -328,6 +329,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
 @pytest.mark.parametrize(
     ("epochs", "signals", "marked"),
     [
+        (1, (signal.SIGUSR1,), True),  # torchrun, which passes it on, would kill
         (1, (signal.SIGUSR1, signal.SIGTERM), True),
         (0, (signal.SIGUSR1, signal.SIGTERM), False),  # it would get no further another time
         (1, (signal.SIGTERM,), False),  # maybe torchrun's, of a job that has failed
