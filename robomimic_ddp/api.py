@@ -10,12 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from robomimic_ddp.config import early_checks
+from robomimic_ddp.config.host import early_checks
 
 early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
 from robomimic_ddp import API_VERSION, __version__
-from robomimic_ddp.config import dotlist, env, host_config, host_edits, json_config
+from robomimic_ddp.config import launch_env
+from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
@@ -23,7 +24,7 @@ from robomimic_ddp.distributed.main_rank import agree, ask, once
 from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
-from robomimic_ddp.training import resume, run
+from robomimic_ddp.training import run
 from robomimic_ddp.training.data_loaders import (
     rlds_datasets,
     rlds_env_metadata,
@@ -33,10 +34,11 @@ from robomimic_ddp.training.data_loaders import (
     valid_loader,
 )
 from robomimic_ddp.training.epoch import epoch_log, rollouts
-from robomimic_ddp.training.host_saves import copyfile, main_rank_only, save
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import begin_run, run_directory
 from robomimic_ddp.training.session import distributed, epochs
+from robomimic_ddp.training.state import resume
+from robomimic_ddp.training.state.host_saves import copyfile, main_rank_only, save
 from robomimic_ddp.training.step.ema import averaged_copy
 
 __all__ = [
@@ -100,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 def _is_other_rank() -> bool:
     try:
-        return env.read_launch_env().rank > 0
+        return launch_env.read_launch_env().rank > 0
     except RobomimicDDPError:
         return False
 

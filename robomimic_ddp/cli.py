@@ -217,7 +217,7 @@ def _require_valid(args: argparse.Namespace) -> None:
     """Refuse a mistake on the command line of a training that `run` starts before the host is read
     for its edits, which takes seconds.
     """
-    from robomimic_ddp.config import early_checks
+    from robomimic_ddp.config.host import early_checks
 
     early_checks.require_options()
     if args.host is None and not args.program.endswith(".py"):
@@ -228,10 +228,10 @@ def _require_valid(args: argparse.Namespace) -> None:
 
 def _rank() -> int:
     """Return the rank in `torchrun -m robomimic_ddp run`; 0 if its variables are invalid."""
-    from robomimic_ddp.config import env
+    from robomimic_ddp.config import launch_env
 
     try:
-        return env.read_launch_env().rank
+        return launch_env.read_launch_env().rank
     except RobomimicDDPError:
         return 0
 

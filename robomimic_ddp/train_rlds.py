@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp.config import early_checks, early_failure, env
-from robomimic_ddp.config.host_config import USAGE
+from robomimic_ddp.config import early_failure, env, launch_env
+from robomimic_ddp.config.host import early_checks
+from robomimic_ddp.config.host.host_config import USAGE
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import print_clean
@@ -47,7 +48,7 @@ def train(config: Any) -> None:
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
     train(config, device=device)
-    if env.read_launch_env().rank == 0:
+    if launch_env.read_launch_env().rank == 0:
         print_clean("finished run successfully!")
 
 

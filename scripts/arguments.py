@@ -18,9 +18,9 @@ CONFIGS = {
 }
 HELP, WRONG = 3, 2
 _PYTEST = (
-    *("-k", "-m", "-x", "-q", "-v", "-s", "-n", "-p", "-r", "-c", "-o", "--all", "--version"),
+    *("-k", "-m", "-x", "-q", "-v", "-s", "-n", "-p", "-r", "-c", "-o", "--all", "--changed"),
     *("--lf", "--ff", "--sw", "--last-failed", "--failed-first", "--exitfirst", "--maxfail"),
-    *("--co", "--collect-only", "--durations", "--pdb", "--tb", "--dist", "--timeout"),
+    *("--co", "--collect-only", "--durations", "--pdb", "--tb", "--dist", "--timeout", "--version"),
 )
 """Flags of pytest that scripts/test.sh knows; short ones may have their value in the same word."""
 

@@ -66,7 +66,7 @@ class Soak:
         file = write_config(output / "config.json", config)
         launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
         launcher += [f"--nproc_per_node={self.ranks}", f"--max-restarts={restarts}"]
-        arguments = ["-m", "tests.e2e.killed_train", plan, str(output / "happened")]
+        arguments = ["-m", "tests.e2e.entries.killed_train", plan, str(output / "happened")]
         arguments += ["--config", str(file)]
         if self.states(output):
             arguments.append("--resume")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import module_key, parallel
+from robomimic_ddp.distributed.gradients import module_key, parallel
 from tests.ranks.toy import Encoder
 
 

@@ -68,6 +68,7 @@ def _guarded_state() -> dict[str, str]:
     return state
 
 
+TESTS = Path(__file__).parent
 FIRST = ("pretend_cuda", "e2e", "faults", "parity", "rlds", "bad_input", "ranks")
 """Folders in the order in which xdist deals out their files, those with real jobs (marked e2e) from
 every folder before: long ones first, so that no core waits for a long one at the end.
@@ -100,6 +101,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:
-    marks, folder = getattr(item.module, "pytestmark", []), item.path.parent.name
+    marks, folder = getattr(item.module, "pytestmark", []), item.path.relative_to(TESTS).parts[0]
     jobs = any(mark.name == "e2e" for mark in (marks if isinstance(marks, list) else [marks]))
     return not jobs, FIRST.index(folder) if folder in FIRST else len(FIRST)

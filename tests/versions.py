@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import api
 
-from robomimic_ddp.distributed import fsdp
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.training.step import module_call
 
 NEEDS_OPTIMIZER_HOOKS = pytest.mark.skipif(

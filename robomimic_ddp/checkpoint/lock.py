@@ -17,7 +17,7 @@ from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
-from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.monitoring.records import heartbeat
 from robomimic_ddp.terminal import print_clean
 
 NAME = "ddp.lock"

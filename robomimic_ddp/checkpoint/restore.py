@@ -15,7 +15,8 @@ from torch import nn
 
 from robomimic_ddp.checkpoint.capture import STATEFUL, elsewhere
 from robomimic_ddp.config import tree
-from robomimic_ddp.distributed import fsdp, host_algo
+from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.distributed.tree_collectives import Lent
 from robomimic_ddp.errors import CheckpointError
 

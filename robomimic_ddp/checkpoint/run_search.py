@@ -14,9 +14,9 @@ from pathlib import Path
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.checkpoint.run_record import paths_in, read_record
 from robomimic_ddp.config import env
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError, DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 
 _NO_ID = "none"
 """TORCHELASTIC_RUN_ID of a torchrun without --rdzv_id."""

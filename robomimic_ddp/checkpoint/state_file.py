@@ -38,7 +38,9 @@ PARTS = (
     "model",
     "ranks",
 )
-"""What every state has; the components of `training/state_components.py` check what is theirs."""
+"""What every state has; the components
+of `training/state/state_components.py` check what is theirs.
+"""
 _REMEDY = (
     "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
     "(experiment.ckpt_path)."

@@ -14,7 +14,7 @@ from typing import Any
 from robomimic_ddp.commands import figures
 from robomimic_ddp.config import tree
 from robomimic_ddp.errors import EXIT_DONE, DataError
-from robomimic_ddp.monitoring import evaluation, history, run_summary
+from robomimic_ddp.monitoring.records import evaluation, history, run_summary
 from robomimic_ddp.terminal import print_clean
 
 SUCCESS = "Success_Rate"

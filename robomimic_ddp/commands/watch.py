@@ -21,7 +21,7 @@ from rich.text import Text
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
-from robomimic_ddp.monitoring import heartbeat, run_summary
+from robomimic_ddp.monitoring.records import heartbeat, run_summary
 from robomimic_ddp.terminal import clean, print_clean, say, table, width, wrapped
 
 _REFRESH_SECONDS = 2.0

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import launch_env
 from robomimic_ddp.errors import EXIT_REFUSED, RobomimicDDPError
 from robomimic_ddp.terminal import clean, print_clean
 
@@ -31,7 +31,7 @@ def shown() -> Iterator[None]:
         _end(f"error: {error}")
 
 
-def record(text: str, launch: env.LaunchEnv) -> None:
+def record(text: str, launch: launch_env.LaunchEnv) -> None:
     """Record a failure for torchrun's summary, without the traceback that torch would add."""
     if launch.error_file is not None:
         text = clean(text.rstrip())
@@ -43,9 +43,9 @@ def record(text: str, launch: env.LaunchEnv) -> None:
 
 def _end(text: str) -> NoReturn:
     try:
-        launch = env.read_launch_env()
+        launch = launch_env.read_launch_env()
     except RobomimicDDPError as error:
-        launch, text = env.LaunchEnv(), f"error: {error}"
+        launch, text = launch_env.LaunchEnv(), f"error: {error}"
     if launch.rank == 0:
         print_clean(text, file=sys.__stderr__)
     elif launch.elastic:  # a rank that ended first would be named as the cause

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robomimic_ddp.config import option_values
+from robomimic_ddp.config import option_values, other_names
 from robomimic_ddp.errors import OptionError
 
 
@@ -209,34 +209,6 @@ class Options:
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 DEFAULTS = dataclasses.asdict(Options())
-PASSED_ON = {
-    "kwargs": (
-        *("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
-        *("broadcast_buffers", "forward_sync_buffers"),
-    ),
-    "loader": (
-        *("prefetch_factor", "pin_memory", "persistent_workers", "multiprocessing_context"),
-        *("pin_memory_device", "in_order"),
-    ),
-}
-"""Option -> the names that its users look for among ours."""
-REMOVED = {
-    "bucket_mb": "use ddp.kwargs.bucket_cap_mb",
-    "buffer_sync": "use ddp.kwargs.broadcast_buffers",
-    "prefetch": "use ddp.loader.prefetch_factor",
-    **dict.fromkeys(
-        ("cache", "cache_gb", "fast_decode"),
-        "`robomimic-ddp prepare-data` stores frames at the trained size",
-    ),
-    "shuffle": "train.shuffle_buffer_size is for all ranks together",
-    "channels_last": "remove it; convolutions keep torch's usual memory format",
-    "fsdp_reshard": "remove it; FSDP's units are always sharded again after their forward",
-    "log": "remove it; hosts print their config in full",
-    "powersgd_start": "use ddp.comm=powersgd:N alone; it begins after 1000 steps",
-    "powersgd_rank": "use ddp.comm=powersgd:N",
-    "debug_interval": "use ddp.debug=true alone; it prints every 100 steps",
-}
-"""Option of older guides -> what to use in its place."""
 _KINDS = {
     **{bool: "true | false", int: "a whole number", float: "a number", str: "text"},
     dict: "NAME=VALUE",
@@ -297,8 +269,12 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
 
 
 def _unknown(name: str, spelled: str) -> OptionError:
-    named = [f"use ddp.{option}.{name}" for option, names in PASSED_ON.items() if name in names]
-    advice = REMOVED.get(name) or next(iter(named), None)
+    named = [
+        f"use ddp.{option}.{name}"
+        for option, names in other_names.PASSED_ON.items()
+        if name in names
+    ]
+    advice = other_names.REMOVED.get(name) or next(iter(named), None)
     if advice is not None:
         return OptionError(f"{spelled} is not an option: {advice}.")
     close = difflib.get_close_matches(name, FIELDS)
@@ -313,7 +289,7 @@ def _unknown(name: str, spelled: str) -> OptionError:
 def _expected(name: str) -> str:
     default, metadata = DEFAULTS[name], FIELDS[name].metadata
     if isinstance(default, dict):
-        example = PASSED_ON[name][0]
+        example = other_names.PASSED_ON[name][0]
         variable = spelling(name, "environment")
         return (
             f"ddp.{name}.{example}=VALUE, or in the environment {variable}='{{{example}: VALUE}}'"

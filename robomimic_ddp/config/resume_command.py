@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from robomimic_ddp.config.env import OPTION_PREFIX, LaunchEnv
+from robomimic_ddp.config.launch_env import OPTION_PREFIX, LaunchEnv
 
 _UNBUFFERED = "-u"
 """torchrun starts its ranks with it."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from robomimic_ddp import files
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE
+from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp.config import early_failure, env
+from robomimic_ddp.config import early_failure, env, launch_env
 from robomimic_ddp.distributed import group, known_errors, quiet_streams, signals, watchdog
 from robomimic_ddp.errors import (
     EXIT_REFUSED,
@@ -50,7 +50,7 @@ _TIME_LIMIT_TEXTS = ("Timed out waiting", "Application timeout", "Watchdog caugh
 
 _SIMULATORS = {"isaaclab", "omni"}
 """Packages of Isaac Sim, which ends a process with 0 when Python calls its last functions."""
-_entered: list[env.LaunchEnv] = []
+_entered: list[launch_env.LaunchEnv] = []
 """The launch environment of the running entry point, if any."""
 _last_words: list[Callable[[], None]] = []
 """Called when torchrun was killed."""
@@ -68,7 +68,7 @@ def entry_point(main: Callable) -> Callable:
     @functools.wraps(main)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            launch = env.read_launch_env()
+            launch = launch_env.read_launch_env()
         except RobomimicDDPError as error:
             print_clean(f"error: {error}", file=sys.__stderr__)
             sys.exit(EXIT_REFUSED)
@@ -114,7 +114,7 @@ def if_launcher_dies(say: Callable[[], None]) -> Iterator[None]:
         _last_words.remove(say)
 
 
-def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
+def _end_for(error: BaseException, launch: launch_env.LaunchEnv) -> None:
     """Shows and records `error`, and ends the process; returns if it should pass unchanged."""
     if isinstance(error, KeyboardInterrupt):
         _end(_INTERRUPTED)
@@ -151,7 +151,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _show_and_end(error, launch)
 
 
-def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
+def _show_and_end(error: BaseException, launch: launch_env.LaunchEnv) -> NoReturn:
     """Shows the complete error on the first rank to fail; one that all have, on the main rank."""
     everywhere = getattr(error, "everywhere", False)
     if launch.rank > 0 and not everywhere and not group.is_initialized():
@@ -173,7 +173,7 @@ def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     _end(EXIT_REFUSED)
 
 
-def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) -> NoReturn:
+def _end_after_another(launch: launch_env.LaunchEnv, line: str, quiet: bool = False) -> NoReturn:
     """Ends a rank that is not the first to fail, with one line."""
     if not quiet:
         _show(f"rank {launch.rank}: {line}\n")

@@ -8,8 +8,6 @@ else an algorithm has, such as `self.model` and `self.optimizer`, is found by `h
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +16,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.distributed import group, host_objects
-from robomimic_ddp.distributed.host_objects import walk
-
-_OF_A_RANK = re.compile(r"(^|_)(rank|device|gpu|seed|rng|generator|time|pid|node|worker)s?(_|$)")
+from robomimic_ddp.distributed.host_objects import is_shared, walk
 
 
 def parts(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
@@ -202,12 +198,6 @@ def noise_schedulers(algo: Any) -> Iterator[tuple[str, Any]]:
         for name, value in vars(owner).items():
             if callable(getattr(type(value), "add_noise", None)):
                 yield f"{prefix}.{name}" if prefix else name, value
-
-
-@functools.lru_cache(maxsize=4096)  # asked of every attribute in every step
-def is_shared(attribute: str) -> bool:
-    """Return whether all ranks should have the same there: not in what is a rank's by its name."""
-    return not _OF_A_RANK.search(attribute)
 
 
 def plain_tensors(algo: Any) -> dict[str, torch.Tensor]:

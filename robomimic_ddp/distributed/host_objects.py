@@ -6,6 +6,7 @@ optimizer that nothing averages gradients for.
 
 from __future__ import annotations
 
+import re
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -31,6 +32,13 @@ _DEEPEST = 12
 _OURS = "robomimic_ddp.distributed."
 _OF_MODULES = frozenset(vars(nn.Module()))
 """Attributes that every module has: its parameters, children and hooks."""
+_OF_A_RANK = re.compile(r"(^|_)(rank|device|gpu|seed|rng|generator|time|pid|node|worker)s?(_|$)")
+
+
+@lru_cache(maxsize=4096)  # asked of every attribute in every step
+def is_shared(attribute: str) -> bool:
+    """Return whether all ranks should have the same there: not in what is a rank's by its name."""
+    return not _OF_A_RANK.search(attribute)
 
 
 def walk(owner: Any) -> list[tuple[str, Any]]:

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
 
-from robomimic_ddp.config import host_edits
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
+from robomimic_ddp.distributed import group, host_algo, tree_collectives
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import clean, print_clean
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from robomimic_ddp.config import tree
-from robomimic_ddp.distributed import fsdp, group
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.gradients import fsdp
 
 Header = tuple[Any, list]
 """A nest with a `_Place` for each tensor, and their shapes and dtypes."""

@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 
 from robomimic_ddp.config import env
-from robomimic_ddp.config.plan import RunPlan
+from robomimic_ddp.config.planning.plan import RunPlan
 from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.terminal import print_clean

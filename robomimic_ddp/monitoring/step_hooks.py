@@ -10,7 +10,7 @@ The host's `run_epoch` calls four methods of its algorithm for each batch:
 4. `log_info`: the host's, on each micro-batch; then the hooks' `done`, all of their `step`, all of
    their `after_step`, each in ORDER.
 
-`StepHooks` replaces 1 and 4, `step.presets` installs what training changes in 2.
+`StepHooks` replaces 1 and 4, `training.presets` installs what training changes in 2.
 docs/how_it_works.md lists every replaced attribute.
 """
 

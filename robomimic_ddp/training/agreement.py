@@ -8,8 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from robomimic_ddp import verify
-from robomimic_ddp.config import env, host_edits, machine, tree
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config import launch_env, machine, tree
+from robomimic_ddp.config.host import host_edits
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import node_messages
@@ -24,7 +25,9 @@ _NODE_LOCAL_KEYS = {
 }
 
 
-def join(run: _run.Run, launch: env.LaunchEnv, plan_of: Callable, stack: ExitStack) -> Settings:
+def join(
+    run: _run.Run, launch: launch_env.LaunchEnv, plan_of: Callable, stack: ExitStack
+) -> Settings:
     """Collective: enters the process group, compares the job, and returns the settings for this
     node.
     """

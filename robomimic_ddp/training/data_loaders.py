@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config import host_config
+from robomimic_ddp.config.host import host_config
 from robomimic_ddp.data import sampling
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.sampling import worker_options

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config import host_edits
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, group, main_rank, optimizer_ddp, rng, watchdog
+from robomimic_ddp.distributed import group, main_rank, rng, watchdog
+from robomimic_ddp.distributed.gradients import fsdp, optimizer_ddp
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
     debug,
-    history,
     metrics,
     nan_guard,
     profiler,
@@ -25,6 +25,7 @@ from robomimic_ddp.monitoring import (
     step_hooks,
     throughput,
 )
+from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import rollouts as _rollouts

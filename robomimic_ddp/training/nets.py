@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp.config import env, host_edits, parallel_mode
+from robomimic_ddp.config import launch_env
+from robomimic_ddp.config.host import host_edits
+from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import group
-from robomimic_ddp.distributed import module_key as keys
-from robomimic_ddp.distributed import parallel as wrap
+from robomimic_ddp.distributed.gradients import module_key as keys
+from robomimic_ddp.distributed.gradients import parallel as wrap
 from robomimic_ddp.training import run as _run
 
 
@@ -21,7 +23,7 @@ def cuda_device() -> torch.device:
     gpus = torch.cuda.device_count()
     if gpus == 0:
         return torch.device("cpu")
-    device = torch.device(parallel_mode.local_device(env.read_launch_env(), gpus))
+    device = torch.device(parallel_mode.local_device(launch_env.read_launch_env(), gpus))
     torch.cuda.set_device(device)
     return device
 

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from robomimic_ddp import terminal
-from robomimic_ddp.config import learning_rate, machine, memory, net_sizes, paths, tree
+from robomimic_ddp.config import machine, paths, tree
+from robomimic_ddp.config.host import net_sizes
+from robomimic_ddp.config.planning import learning_rate, memory
 from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of

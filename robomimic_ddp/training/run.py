@@ -18,21 +18,18 @@ from typing import Any
 import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, RunRecord
-from robomimic_ddp.config import env, host_edits
+from robomimic_ddp.config import env
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.config.plan import RunPlan
-from robomimic_ddp.config.settings import Settings
-from robomimic_ddp.distributed import (
-    atomic_files,
-    group,
-    signals,
-    step_guard,
-)
+from robomimic_ddp.config.planning.plan import RunPlan
+from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.distributed import atomic_files, group, signals
+from robomimic_ddp.distributed.gradients import step_guard
 from robomimic_ddp.monitoring import pictures
 from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary
+from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
-from robomimic_ddp.training.step.presets import Prepared
 
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env, host_edits
+from robomimic_ddp.config import env, launch_env
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import entry_point, group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import resume, run_inputs, session
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_inputs, session
+from robomimic_ddp.training.state import resume
 
 _NAMES_TRIED = 5
 
@@ -37,7 +39,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        launch = env.read_launch_env()
+        launch = launch_env.read_launch_env()
         if not group.is_initialized():
             host_edits.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
         watchdog.reached("run directory")
@@ -77,7 +79,7 @@ def begin_run(get_exp_dir: Callable) -> Callable:
 
     @functools.wraps(get_exp_dir)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
-        if env.read_launch_env().world_size > 1:
+        if launch_env.read_launch_env().world_size > 1:
             host_edits.require_patched_directory(get_exp_dir)
         use_cuda = bool(config.train.cuda) and torch.cuda.is_available()
         requested = kwargs.get("resume")

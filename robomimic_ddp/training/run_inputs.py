@@ -10,14 +10,14 @@ from typing import Any
 
 from robomimic_ddp.checkpoint import host_checkpoint, safe_load
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.host_config import (
+from robomimic_ddp.config.host.host_config import (
     OUR_KEY,
     ROBOMIMIC_FORMAT,
     format_is_rlds,
     trains_by_own_pipeline,
     uses_rlds,
 )
-from robomimic_ddp.config.rlds_keys import DATA_FORMAT
+from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError

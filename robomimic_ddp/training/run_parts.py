@@ -12,10 +12,10 @@ from torch import nn
 
 from robomimic_ddp.checkpoint import FoundRun, HostFiles, RunRecord, Writer
 from robomimic_ddp.config import machine
-from robomimic_ddp.config.plan import RunPlan
-from robomimic_ddp.monitoring.heartbeat import Heartbeat
+from robomimic_ddp.config.planning.plan import RunPlan
 from robomimic_ddp.monitoring.node_messages import NodeMessages
 from robomimic_ddp.monitoring.pictures import Pictures
+from robomimic_ddp.monitoring.records.heartbeat import Heartbeat
 from robomimic_ddp.monitoring.step_logs import EpochPart
 
 
@@ -39,8 +39,8 @@ class Built:
 
 @dataclass
 class Resume:
-    """What this rank resumes; only `training/resume.py` changes it. `decide` finds the directory,
-    and `saved_state` reads the state when the host makes its run directory.
+    """What this rank resumes; only `training/state/resume.py` changes it. `decide` finds the
+    directory, and `saved_state` reads the state when the host makes its run directory.
     """
 
     source: FoundRun | None = None

@@ -24,36 +24,26 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import HostFiles, host_checkpoint
-from robomimic_ddp.config import (
-    env,
-    host_config,
-    host_config_check,
-    host_edits,
-    machine,
-    options,
-    plan,
-    tree,
-)
-from robomimic_ddp.config.settings import Settings
-from robomimic_ddp.distributed import (
+from robomimic_ddp.config import env, launch_env, machine, options, tree
+from robomimic_ddp.config.host import host_config, host_config_check, host_edits
+from robomimic_ddp.config.planning import plan
+from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.distributed import entry_point, group, host_algo, rng, watchdog
+from robomimic_ddp.distributed.gradients import (
     comm_hooks,
-    entry_point,
     fsdp,
-    group,
-    host_algo,
     optimizer_ddp,
     parallel,
-    rng,
     step_guard,
     torch_arguments,
-    watchdog,
 )
 from robomimic_ddp.monitoring import debug, progress_bar
 from robomimic_ddp.terminal import print_clean
-from robomimic_ddp.training import agreement, plan_summary, resume, run_inputs
+from robomimic_ddp.training import agreement, plan_summary, presets, run_inputs
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.state_saver import StateSaver
-from robomimic_ddp.training.step import presets, schedule
+from robomimic_ddp.training.state import resume
+from robomimic_ddp.training.state.state_saver import StateSaver
+from robomimic_ddp.training.step import schedule
 
 
 def distributed(train: Callable) -> Callable:
@@ -70,7 +60,7 @@ def distributed(train: Callable) -> Callable:
         device = torch.device(call.arguments.get("device", "cpu"))
         requested = call.arguments.get("resume")
         can_resume = _has_flag(signature, call.arguments, "resume")
-        if env.read_launch_env().world_size > 1:
+        if launch_env.read_launch_env().world_size > 1:
             host_edits.require_patched_epoch(train)
         with ExitStack() as stack:
             run = _run.current()
@@ -133,7 +123,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
     """Collective under a launcher: plans the run and joins the process group; leaves it at the end.
     config: the host's. use_cuda: whether the host chose a CUDA device.
     """
-    launch = env.read_launch_env()
+    launch = launch_env.read_launch_env()
     resolved = host_config.options_of(config, launch.option_texts)
     torch_arguments.require_accepted(resolved.values)
     plan_of = _planner(config, resolved, use_cuda)
@@ -159,7 +149,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[_r
 
 def _planner(
     config: Any, resolved: options.ResolvedOptions, use_cuda: bool
-) -> Callable[[env.LaunchEnv], plan.RunPlan]:
+) -> Callable[[launch_env.LaunchEnv], plan.RunPlan]:
     """Return the function that plans this job for a launcher's environment."""
     gpus, lacks = torch.cuda.device_count(), None
     if resolved.values.mode == "fsdp":
@@ -185,7 +175,7 @@ def _planner(
 def _use_device(run: _run.Run, requested: torch.device) -> torch.device:
     """Make the plan's device this rank's current one, and return it."""
     device = torch.device(run.plan.device)
-    if run.plan.mode == "single" and requested.index and not env.read_launch_env().launched:
+    if run.plan.mode == "single" and requested.index and not launch_env.read_launch_env().launched:
         device = requested  # one plain process keeps the GPU that its caller chose
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -15,7 +15,7 @@ import torch
 
 import robomimic_ddp
 from robomimic_ddp import files
-from robomimic_ddp.config import host_edits
+from robomimic_ddp.config.host import host_edits
 
 
 def software(host_package: str | None) -> dict[str, str]:

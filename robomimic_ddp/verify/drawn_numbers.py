@@ -14,7 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, host_algo
+from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.verify.comparison import Different
 from robomimic_ddp.verify.tensor_checksums import checksum
 

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from robomimic_ddp.distributed import fsdp, group, host_algo
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import fsdp
 
 _ROUNDING = 1e-5
 """The rounding of a sum of gradients in 32 bits, relative to the sum of their magnitudes."""

@@ -10,9 +10,11 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.verify.comparison import Evidence, require_equal
 from robomimic_ddp.verify.tensor_checksums import checksums
 
@@ -229,3 +231,24 @@ def gradient_hint(algo: Any) -> str:
         "A part of a net was trained past its parallel forward, for example through another "
         "method, or gradients were changed on some ranks only."
     )
+
+
+def buffer_sums(algo: Any) -> dict[str, Hashable]:
+    """Local: the checksum of each buffer of its nets."""
+    named = [
+        (f"{prefix}.{name}", buffer)
+        for prefix, nets in host_algo.named_roots(algo)
+        for name, buffer in nets.named_buffers()
+    ]
+    return dict(zip((name for name, _ in named), checksums(tensor for _, tensor in named)))
+
+
+def shared_buffers(algo: Any) -> set[str]:
+    """Return the names of buffers in layers that know a group, such as SyncBatchNorm."""
+    return {
+        f"{prefix}.{name}.{buffer}"
+        for prefix, nets in host_algo.named_roots(algo)
+        for name, module in nets.named_modules()
+        if isinstance(module, _BatchNorm) and hasattr(module, "process_group")
+        for buffer in module._buffers
+    }

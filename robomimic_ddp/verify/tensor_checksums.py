@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.distributed import fsdp
+from robomimic_ddp.distributed.gradients import fsdp
 
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
 _WORD_BYTES = 4

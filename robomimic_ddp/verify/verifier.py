@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo, host_objects, optimizer_ddp, parallel
+from robomimic_ddp.distributed import group, host_algo, host_objects
+from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.monitoring import progress_bar, step_hooks
 from robomimic_ddp.verify import data_fingerprint, gradient_means, structure
 from robomimic_ddp.verify.comparison import Evidence
@@ -100,7 +100,7 @@ class Verifier(step_hooks.StepHook):
         self._streams = [Streams.now()]
         evidence.different = self._streams[0].different()
         evidence.require()
-        self._buffers = self._buffer_sums()
+        self._buffers = structure.buffer_sums(self.algo)
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._means[name] = gradient_means.watch(self.algo, optimizer, self.options.comm)
             averaging = optimizer_ddp.of(optimizer)
@@ -135,7 +135,7 @@ class Verifier(step_hooks.StepHook):
         Running means differ between ranks by design, and so they change on all; those of layers
         that normalise with the samples of all ranks are equal.
         """
-        sums, shared = self._buffer_sums(), self._shared_buffers()
+        sums, shared = structure.buffer_sums(self.algo), structure.shared_buffers(self.algo)
         items: dict[str, Hashable] = {}
         for name, value in sums.items():
             change = "unchanged" if value == self._buffers.get(name) else "changed"
@@ -160,7 +160,7 @@ class Verifier(step_hooks.StepHook):
             begin, last = self._streams
             evidence.different += last.different(since=begin)
         evidence.require()
-        self._buffers = self._buffer_sums()
+        self._buffers = structure.buffer_sums(self.algo)
         self._print_first()
         average = "averages" if host_algo.averaged_modules(self.algo) else "buffers"
         samples = "samples, " if any(item.value for item in evidence.different[:1]) else ""
@@ -181,14 +181,6 @@ class Verifier(step_hooks.StepHook):
         evidence.equal.update((name, repr(value)) for name, value in counters.items())
         evidence.equal.update(structure.state_sums(self.algo) if sums is None else sums)
 
-    def _buffer_sums(self) -> dict[str, Hashable]:
-        named = [
-            (f"{prefix}.{name}", buffer)
-            for prefix, nets in host_algo.named_roots(self.algo)
-            for name, buffer in nets.named_buffers()
-        ]
-        return dict(zip((name for name, _ in named), checksums(tensor for _, tensor in named)))
-
     def _passes(self) -> dict[str, int]:
         """Return how often the ranks have met: in a net's forward, in an optimizer's backward."""
         nets = structure.parallel_nets(self.algo)
@@ -201,16 +193,6 @@ class Verifier(step_hooks.StepHook):
             for averaging in optimizer_ddp.among(self.algo)
         )
         return counts
-
-    def _shared_buffers(self) -> set[str]:
-        """Return the names of buffers in layers that know a group, such as SyncBatchNorm."""
-        return {
-            f"{prefix}.{name}.{buffer}"
-            for prefix, nets in host_algo.named_roots(self.algo)
-            for name, module in nets.named_modules()
-            if isinstance(module, _BatchNorm) and hasattr(module, "process_group")
-            for buffer in module._buffers
-        }
 
     def batch(self, batch: Any) -> None:
         """Collective before an epoch's first training batch."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import machine
-from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
+from robomimic_ddp.config.host.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import table, width

@@ -26,7 +26,7 @@ from robomimic_ddp.distributed import rendezvous
 from scripts.bench import turns
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
-from tests.e2e.watched_train import around
+from tests.e2e.entries.watched_train import around
 from tests.hosts import apply, copy_host, environment
 
 CASES = {"host": 0, "ours, 1 rank": 1, "ours, 2 ranks": 2}
@@ -56,8 +56,8 @@ def work(config: str, steps: int, report: str) -> None:
     """One rank's training; the main rank writes its seconds."""
     import robomimic.scripts.train as host_train
 
-    from robomimic_ddp.config import env
-    from tests.e2e.host_entry import train
+    from robomimic_ddp.config import launch_env
+    from tests.e2e.entries.host_entry import train
 
     clock = Clock()
     around(host_train, "algo_factory", clock.construct)
@@ -69,7 +69,7 @@ def work(config: str, steps: int, report: str) -> None:
         "step": statistics.median(end - begin for begin, end in times),
         "end": ended - times[-1][1],
     }
-    if env.read_launch_env().rank == 0:
+    if launch_env.read_launch_env().rank == 0:
         Path(report).write_text(json.dumps(found))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.distributed import rendezvous
-from robomimic_ddp.monitoring import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation, history
 from scripts.arguments import CONFIGS
 from tests.hosts import Host, apply, copy_host, environment
 

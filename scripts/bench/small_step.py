@@ -97,7 +97,7 @@ def work(job: dict[str, Any]) -> None:
     """One rank's steps."""
     import robomimic.scripts.train as host_train
 
-    from tests.e2e.host_entry import train
+    from tests.e2e.entries.host_entry import train
 
     clock = Turns(job["profile"])
     if job["kind"] == BY_HAND:

@@ -1,10 +1,10 @@
-"""What a rank that trains on RLDS data costs before its first batch, and in memory.
+"""What a rank that trains on RLDS data costs before its first batch, in memory, and for a frame.
 
     python -m scripts.bench.start [--beside CHECKOUT]
 
 Each turn is a new process, and the one that it starts to read: processor time until the first
-batch, and their proportional memory (PSS, shared pages divided) after some. CHECKOUT, with another
-version of this project, takes turns with this one.
+batch, their proportional memory (PSS, shared pages divided) after some, then processor time for
+1000 camera frames. CHECKOUT, with another version of this project, takes turns with this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scripts.bench import turns
 from scripts.bench.data_set import DEFAULT_FOLDER, PREPARED, DataJob, write_if_missing
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCHES, ROUNDS = 40, 5
+BATCHES, MEASURED, ROUNDS = 40, 160, 9
 # What every version has.
 WORKER = """
 import itertools, json, os, re, sys
@@ -39,20 +39,35 @@ loader = make_loader(open_dataset(job), job.batch, 0, 1, 1, cores=2)
 next(iter(loader))
 children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
 family = [Path("/proc/self"), *(Path("/proc", pid) for pids in children for pid in pids)]
-stats = [(process / "stat").read_text().rpartition(")")[2].split() for process in family]
-cpu = sum(int(of_one[11]) + int(of_one[12]) for of_one in stats) / os.sysconf("SC_CLK_TCK")
-for _ in itertools.islice(loader, int(sys.argv[2])):
-    pass
+
+def cpu():
+    stats = [(process / "stat").read_text().rpartition(")")[2].split() for process in family]
+    return sum(int(of_one[11]) + int(of_one[12]) for of_one in stats) / os.sysconf("SC_CLK_TCK")
+
+def read(batches):
+    frames = sum(job.batch * job.frames_per_sample for _ in itertools.islice(endless, batches))
+    return max(frames, 1)
+
+endless = (batch for _ in itertools.count() for batch in loader)
+started = cpu()
+read(int(sys.argv[2]))
 maps = [(process / "smaps_rollup").read_text() for process in family]
 pss = sum(int(re.search(r"^Pss: +([0-9]+)", text, re.M)[1]) for text in maps) / 1000
-print(json.dumps({"cpu_seconds": cpu, "pss_mb": pss}))
+before = cpu()
+frames = read(int(sys.argv[3]))
+taken = 1000 * (cpu() - before) / frames
+print(json.dumps({"cpu_seconds": started, "pss_mb": pss, "cpu_seconds_per_1000_frames": taken}))
 """
 
 
-def turn(job: DataJob, checkout: Path, batches: int = BATCHES) -> dict[str, float]:
-    """Return processor seconds until the first batch, and MB after `batches`."""
+def turn(
+    job: DataJob, checkout: Path, batches: int = BATCHES, measured: int = MEASURED
+) -> dict[str, float]:
+    """Return processor seconds until the first batch, MB after `batches`, and processor seconds for
+    1000 frames over the next `measured` ones.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, json.dumps(vars(job)), str(batches)],
+        [sys.executable, "-c", WORKER, json.dumps(vars(job)), *map(str, (batches, measured))],
         cwd=checkout,
         env=env.child_environment([str(checkout)]),
         capture_output=True,
@@ -75,14 +90,22 @@ def _tables(args: argparse.Namespace) -> Any:
     checkouts = [*([args.beside.resolve()] if args.beside else []), ROOT]
     rounds = args.rounds or (2 if args.quick else ROUNDS)
     source = DataJob(args.data, (180, 320), (128, 128), threads=2)
-    for job in (source, replace(source, prepared=True)):
+    as_stored = replace(source, stored=source.target)
+    jobs = {"source": source, PREPARED: replace(source, prepared=True), "as stored": as_stored}
+    for name, job in jobs.items():
         write_if_missing(job)
         results = turns.take_turns(checkouts, rounds, partial(turn, job))
         rows = [
             {
                 "checkout": str(checkout),
-                "data": PREPARED if job.prepared else "source",
-                **{name: statistics.median(t[name] for t in answers) for name in answers[0]},
+                "data": name,
+                **{kind: statistics.median(t[kind] for t in answers) for kind in answers[0]},
+                "over_the_first": {
+                    kind: turns.ratio(
+                        [t[kind] for t in answers], [t[kind] for t in results[checkouts[0]]]
+                    )
+                    for kind in answers[0]
+                },
             }
             for checkout, answers in results.items()
         ]
@@ -90,9 +113,11 @@ def _tables(args: argparse.Namespace) -> Any:
 
 
 def _line(row: dict[str, Any]) -> str:
+    ratio = turns.shown(row["over_the_first"]["cpu_seconds_per_1000_frames"])
     return (
         f"{row['data']}, {row['checkout']}: {row['cpu_seconds']:.2f} s of processor time until the "
-        f"first batch, {row['pss_mb']:.0f} MB"
+        f"first batch, {row['pss_mb']:.0f} MB, {row['cpu_seconds_per_1000_frames']:.3f} s for 1000 "
+        f"frames, over the first checkout's {ratio}"
     )
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from robomimic_ddp.config import env, machine
+from robomimic_ddp.config import launch_env, machine
 from scripts.bench.step import ACCELERATE, FABRIC, HOST, OURS
 
 OBSERVATIONS = {"robot0_eef_pos": [3], "robot0_eef_quat": [4], "robot0_gripper_qpos": [2]}
@@ -181,7 +181,7 @@ def wrap_by_fabric(net: nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
     """Collective: wrap as Lightning Fabric's guide does, on the CPU."""
     from lightning_fabric import Fabric
 
-    ranks = env.read_launch_env().local_world_size
+    ranks = launch_env.read_launch_env().local_world_size
     fabric = Fabric(accelerator="cpu", strategy="ddp", devices=ranks)
     fabric.launch()
     return *fabric.setup(net, optimizer), fabric.backward

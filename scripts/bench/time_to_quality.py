@@ -30,7 +30,7 @@ import torch
 
 from robomimic_ddp import cli
 from robomimic_ddp.errors import EXIT_DONE
-from robomimic_ddp.monitoring import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation, history
 from robomimic_ddp.terminal import say
 from scripts.arguments import CHECKOUT, CONFIGS
 from scripts.bench import turns

@@ -20,7 +20,8 @@ from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 from torch import nn
 
 from robomimic_ddp import verify
-from robomimic_ddp.distributed import group, parallel, rng
+from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.verify.rng_state import Streams
 
 ACTIONS, HORIZON, CONDITION = 10, 16, 64

@@ -20,7 +20,7 @@ import torch
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
 from robomimic_ddp.distributed.atomic_files import atomic_open
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from scripts.demo import animation
 from scripts.demo.demonstrations import LONGEST_EPISODE
 from scripts.demo.environment import FIRST_SEED, act, see

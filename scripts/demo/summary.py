@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 
 KEYS = tuple(
     "mode backend world_size steps samples_per_step learning_rate first_loss last_loss "

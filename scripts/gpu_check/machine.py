@@ -29,7 +29,7 @@ class OutOfTime(Exception):
 
 class Trained:
     """A finished job: its run directory, and each rank's report (tests/gpu/job.py, and
-    tests/e2e/walk_env.py).
+    tests/e2e/entries/walk_env.py).
     """
 
     def __init__(self, result: Result, output: Path, folder: Path) -> None:
@@ -112,8 +112,8 @@ class Machine:
         may_fail: bool = False,
     ) -> Trained:
         """Trains on `ranks` ranks, 0 for a plain process; `options` such as "precision=bf16".
-        `variant`: of tests/configs.py, or "rlds". `rollouts`: in tests/e2e/walk_env.py, which
-        reports to the job's folder "rollouts".
+        `variant`: of tests/configs.py, or "rlds". `rollouts`: in tests/e2e/entries/walk_env.py,
+        which reports to the job's folder "rollouts".
         """
         self._jobs += 1
         folder = self.folder / f"job{self._jobs}"
@@ -135,7 +135,7 @@ class Machine:
         if rlds:
             module, given = "robomimic.scripts.train_rlds", (f"load_from={path}",)
         elif rollouts:
-            module, given = "tests.e2e.walk_env", (folder / "rollouts", *given)
+            module, given = "tests.e2e.entries.walk_env", (folder / "rollouts", *given)
         names = {f"ROBOMIMIC_DDP_{name.upper()}": text for name, text in _pairs(options)}
         added = {**self.seen(visible or max(ranks, 1)), **names}
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when CUDA is first used

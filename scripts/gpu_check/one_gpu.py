@@ -113,7 +113,7 @@ def options(machine: Machine) -> str:
     base, lines = machine.train(), []
     for option in OPTIONS:
         if machine.cpu and "compile" in option:
-            continue  # minutes of C++ on a CPU; tests/e2e/test_compiled.py has it
+            continue  # minutes of C++ on a CPU; tests/e2e/hosts/test_compiled.py has it
         bound = NEAR if option.startswith(("activation", "compile")) else ROUNDED
         found = near(base, machine.train(option, timeout=400.0), bound, option)
         lines.append(f"{option} {found:.1g}")

@@ -14,7 +14,7 @@ import pytest
 
 from robomimic_ddp.commands.plot import plot
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring.history import FILE_NAME
+from robomimic_ddp.monitoring.records.history import FILE_NAME
 from robomimic_ddp.patches import record
 from tests.patches.support import snapshot, write_host
 from tests.ranks.bad_disks import too_large

@@ -16,7 +16,8 @@ from robomimic_ddp import cli, files
 from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
-from robomimic_ddp.config import early_checks, json_config, option_values
+from robomimic_ddp.config import option_values
+from robomimic_ddp.config.host import early_checks, json_config
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -26,7 +27,7 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     WriteError,
 )
-from robomimic_ddp.monitoring import heartbeat, history
+from robomimic_ddp.monitoring.records import heartbeat, history
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
 from tests.patches.support import snapshot

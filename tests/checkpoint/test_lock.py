@@ -13,7 +13,7 @@ import pytest
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import lock
-from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.monitoring.records import heartbeat
 
 FORK = multiprocessing.get_context("fork")
 

@@ -17,7 +17,7 @@ from robomimic_ddp.checkpoint import (
     state_file,
 )
 from robomimic_ddp.config import env
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 
 

@@ -1,6 +1,6 @@
 """The state file: whole or refused by name, the previous one used, never code in it.
 
-Saves that fail: tests/ranks/test_disk_faults.py.
+Saves that fail: tests/ranks/resuming/test_disk_faults.py.
 """
 
 from __future__ import annotations

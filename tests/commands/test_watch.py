@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from robomimic_ddp import cli
-from robomimic_ddp.monitoring import run_summary
+from robomimic_ddp.monitoring.records import run_summary
 from tests.hosts import ROOT, environment
 
 COMMAND = "cd /a/folder && torchrun --nproc_per_node=2 -m robomimic.scripts.train --config /a/cfg"

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from robomimic_ddp import API_VERSION, api
-from robomimic_ddp.config import dotlist
+from robomimic_ddp.config.host import dotlist
 from robomimic_ddp.errors import ConfigError
 
 WORDS = ["train.batch_size=8", "ddp.lr_scaling=sqrt", "+train.extra=[1,2]", "load_from=x.json"]

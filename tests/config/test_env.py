@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from robomimic_ddp.config import env, machine
-from robomimic_ddp.config.env import LaunchEnv, read_launch_env
+from robomimic_ddp.config import env, launch_env, machine
+from robomimic_ddp.config.launch_env import LaunchEnv, read_launch_env
 from robomimic_ddp.errors import LaunchError
 
 TORCHRUN = {
@@ -55,9 +55,9 @@ def test_tasks_of_an_array_are_numbered_from_0():
     def task(number, count, launch=None):
         names = {"ID": number, "COUNT": count, "MIN": 10, "STEP": 5}
         environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in names.items()}
-        return env.task_of_job(launch or LaunchEnv(), environ)
+        return launch_env.task_of_job(launch or LaunchEnv(), environ)
 
-    assert env.task_of_job(LaunchEnv(rank=1, world_size=4), {}) == (1, 4)
+    assert launch_env.task_of_job(LaunchEnv(rank=1, world_size=4), {}) == (1, 4)
     assert [task(number, 3) for number in (10, 15, 20)] == [(0, 3), (1, 3), (2, 3)]
     assert task(15, 3, LaunchEnv(rank=1, world_size=4)) == (5, 12)
     with pytest.raises(LaunchError, match="TASK_ID=25 does not fit an array of 3 tasks from 10"):

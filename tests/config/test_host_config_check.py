@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.config import host_config, host_config_check
+from robomimic_ddp.config.host import host_config, host_config_check
 from robomimic_ddp.errors import ConfigError
 
 host_package = Path(pytest.importorskip("robomimic").__file__).parent

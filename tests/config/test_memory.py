@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.config import memory
+from robomimic_ddp.config.planning import memory
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.config import net_sizes
+from robomimic_ddp.config.host import net_sizes
 
 OWN = [256, 512, 1024]
 

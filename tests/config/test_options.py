@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.config import options
+from robomimic_ddp.config import options, other_names
 from robomimic_ddp.errors import OptionError
 
 
@@ -123,14 +123,14 @@ def test_a_removed_option_says_what_to_use():
     """Also every name that torch's classes take, which users of DDP look for among ours."""
     passed_on = {
         name: f"use ddp.{option}.{name}."
-        for option, names in options.PASSED_ON.items()
+        for option, names in other_names.PASSED_ON.items()
         for name in names
     }
-    for name, advice in {**options.REMOVED, **passed_on}.items():
+    for name, advice in {**other_names.REMOVED, **passed_on}.items():
         with pytest.raises(OptionError) as caught:
             options.resolve({name: 1})
         assert str(caught.value).startswith(f"ddp.{name} is not an option: {advice}")
-    named = [advice.partition("use ddp.")[2] for advice in options.REMOVED.values()]
+    named = [advice.partition("use ddp.")[2] for advice in other_names.REMOVED.values()]
     assert {name.split("=")[0].split(".")[0].split()[0] for name in named if name} <= {
         *options.FIELDS
     }

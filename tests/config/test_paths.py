@@ -8,7 +8,7 @@ import pytest
 
 from robomimic_ddp import cli
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.json_config import read_json
+from robomimic_ddp.config.host.json_config import read_json
 from robomimic_ddp.errors import ConfigError
 
 pytestmark = pytest.mark.bad_input

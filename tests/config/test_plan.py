@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.errors import LaunchError, PlanError
 
 PLAIN = LaunchEnv()

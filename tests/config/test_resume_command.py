@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from robomimic_ddp.config import env, resume_command
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from tests.hosts import ROOT
 
 WORDS = ["/env/bin/python3", "-u", "-m", "robomimic.scripts.train", "--config", "my cfg.json"]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from robomimic_ddp.config import machine
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.machine import share_of_cores
 from robomimic_ddp.config.options import Options, resolve
-from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.data.sampling.worker_options import loader_arguments
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.monitoring import throughput

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import parallel
-from robomimic_ddp.distributed.parallel import buffers_may_change
+from robomimic_ddp.distributed.gradients import parallel
+from robomimic_ddp.distributed.gradients.parallel import buffers_may_change
 
 
 def hosts_softmax(**more):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed.flat_mean import FlatMean
+from robomimic_ddp.distributed.gradients.flat_mean import FlatMean
 
 
 def test_only_an_absent_gradient_is_looked_for_on_other_ranks():

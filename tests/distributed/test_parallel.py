@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed import module_key, parallel
+from robomimic_ddp.distributed.gradients import module_key, parallel
 from robomimic_ddp.errors import WrapError
 
 

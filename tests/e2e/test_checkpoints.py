@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.distributed import fsdp
+from robomimic_ddp.distributed.gradients import fsdp
 from tests.configs import frozen_from, make_config, merged, write_config
 from tests.hosts import FINISHED, Host, Result, python, require_clean, torchrun
 from tests.runs import load, require_equal_weights, run_directory

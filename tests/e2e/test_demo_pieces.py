@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring.records import evaluation
 from tests.hosts import NO_TENSORFLOW, ROOT, Host, Result, python, require_clean
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")

@@ -21,7 +21,7 @@ from tests.versions import NEEDS_SIGNALS_OF_TORCHRUN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SCRIPT = ROOT / "scripts" / "train_multi_gpu.sh"
-MODULE = "tests.e2e.launched"
+MODULE = "tests.e2e.entries.launched"
 HOSTILE = "a b'c\"d$(touch hacked);-e\n*ü"
 CONFIG = {"algo_name": "diffusion_policy", "experiment": {"name": "experiment"}}
 FOREIGN = {"CUDA_VISIBLE_DEVICES", *VARIABLES}

@@ -18,7 +18,7 @@ from tests.hosts import Host, Result, python, require_clean, require_finished, t
 from tests.runs import newest, run_directory, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-KILLED = "tests.e2e.killed_train"
+KILLED = "tests.e2e.entries.killed_train"
 
 
 def killed(host: Host, folder: Path, config: Path, plan: str, *more: str, **options: Any) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from tests.configs import ConfigMaker
 from tests.hosts import Host, require_clean, require_soon, torchrun
 from tests.runs import run_directory
@@ -29,7 +29,7 @@ def test_episodes_are_split_and_the_statistics_are_those_of_all(
 ) -> None:
     file = config_file("diffusion_policy", {**CHANGES, "ddp": {"mode": mode}})
     folder = tmp_path / "reports"
-    result = torchrun(host_copy, "tests.e2e.walk_env", folder, "--config", file)
+    result = torchrun(host_copy, "tests.e2e.entries.walk_env", folder, "--config", file)
     require_clean(result)
     assert result.stdout.count("2 ranks: rank 0: 0, 2, 4; rank 1: 1, 3") == EPOCHS
     zero, one = (json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2))
@@ -52,7 +52,7 @@ def test_a_fault_in_an_episode_ends_the_ranks_that_wait_for_it(
     """They wait in a group without a time limit."""
     file = config_file("diffusion_policy", CHANGES)
     arguments = (tmp_path / "reports", "--fails", 1, "--config", file)
-    result = torchrun(host_copy, "tests.e2e.walk_env", *arguments)
+    result = torchrun(host_copy, "tests.e2e.entries.walk_env", *arguments)
     assert result.returncode != 0 and not result.leftovers, result
     root_cause = result.stderr.partition("Root Cause")[2]
     assert "rank      : 1 " in root_cause, result

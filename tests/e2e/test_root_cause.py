@@ -32,7 +32,7 @@ def require_no_other_failure(result) -> None:
 @pytest.mark.parametrize("attempt", slow_but("0", range(3)))
 def test_the_failing_rank_is_named_with_its_traceback(attempt):
     """A race of tenths of a second before: hence several attempts in the slow tests."""
-    result = torchrun(None, "tests.e2e.racing", "fails", "1")
+    result = torchrun(None, "tests.e2e.entries.racing", "fails", "1")
     assert "rank      : 1" in root_cause_of(result)
     message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"
     assert message in root_cause_of(result)
@@ -44,7 +44,7 @@ def test_the_failing_rank_is_named_with_its_traceback(attempt):
 
 def test_what_every_rank_meets_is_shown_whole_once():
     """The first that says so shows its traceback, another one line."""
-    result = torchrun(None, "tests.e2e.racing", "all fail", "1")
+    result = torchrun(None, "tests.e2e.entries.racing", "all fail", "1")
     assert "planted on purpose" in root_cause_of(result)
     require_no_other_failure(result)
     shown = result.stderr.partition("=====")[0]
@@ -62,7 +62,7 @@ def test_what_every_rank_meets_is_shown_whole_once():
     ],
 )
 def test_failures_that_look_like_something_else_are_recorded_too(what, words):
-    result = torchrun(None, "tests.e2e.racing", what, "1")
+    result = torchrun(None, "tests.e2e.entries.racing", what, "1")
     assert "rank      : 1" in root_cause_of(result)
     assert words in root_cause_of(result)
     assert "rank 1: stopped" not in result.stderr
@@ -74,7 +74,7 @@ def test_workers_end_when_torchrun_was_killed(moment):
     import, before anybody looks at the agent.
     """
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command = [*launch, *rendezvous.on_this_machine(), "-m", "tests.e2e.waiting", moment]
+    command = [*launch, *rendezvous.on_this_machine(), "-m", "tests.e2e.entries.waiting", moment]
     agent = subprocess.Popen(
         command, cwd=ROOT, env=environment(None), stdout=subprocess.PIPE, text=True
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from tests.configs import make_config, write_config
 from tests.hosts import Host, Result, require_clean, require_finished, torchrun
 from tests.runs import newest, run_directory, state_differences
@@ -26,7 +26,7 @@ CHANGES = {
 def trained(host: Host, dataset: Path, folder: Path, plan: str) -> Result:
     folder.mkdir(exist_ok=True)
     file = write_config(folder / "bc.json", make_config("bc", dataset, folder / "runs", CHANGES))
-    words = ("tests.e2e.killed_train", plan, folder / "happened", "--config", file)
+    words = ("tests.e2e.entries.killed_train", plan, folder / "happened", "--config", file)
     return torchrun(host, *words, ranks=RANKS, timeout=800)
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from robomimic_ddp.monitoring import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation, history
 from tests.evaluate.conftest import EPISODES, Job
 from tests.hosts import environment, require_clean
 

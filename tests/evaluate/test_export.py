@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from robomimic_ddp.commands.ckpt import contents
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring.records import evaluation
 from tests.configs import make_config, write_config
 from tests.hosts import ROOT, Host, environment, require_clean, torchrun
 from tests.runs import load, run_directory

@@ -23,7 +23,7 @@ from robomimic_ddp.commands.evaluate import record as record_of
 from robomimic_ddp.commands.evaluate.follow import Follower
 from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring.records import evaluation
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
 from tests.hosts import ROOT, environment, python

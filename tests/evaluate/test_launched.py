@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS
 from robomimic_ddp.commands.launch.evaluation import Evaluation
-from robomimic_ddp.monitoring import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation, history
 from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
 from tests.evaluate.test_evaluate import of_evaluation, of_training

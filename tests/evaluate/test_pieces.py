@@ -21,7 +21,7 @@ from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.commands.evaluate.workers import Pool, Task
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring.records import evaluation
 
 CONFIG = {
     "experiment": {

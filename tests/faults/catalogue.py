@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import robomimic_ddp
 from robomimic_ddp import api
 from robomimic_ddp.data import sampling
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.training import run
 from tests.faults.toy_run import BATCH, SEED
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from robomimic_ddp import verify
 from robomimic_ddp.data import sampling
-from robomimic_ddp.distributed import group, parallel, rng
+from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.distributed.gradients import parallel
 from tests.faults.toy_run import BATCH, Numbers
 
 SAMPLES = (8, 9, 24, 96)

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp.distributed import group, optimizer_ddp
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.gradients import optimizer_ddp
 from tests.parity import training
 from tests.parity.comparison import CHANGES
 from tests.ranks.pool import RankError

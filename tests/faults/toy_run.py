@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp import api
-from robomimic_ddp.config import host_config
+from robomimic_ddp.config.host import host_config
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import session
 from tests.ranks.toy import Encoder

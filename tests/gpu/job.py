@@ -34,7 +34,7 @@ import torch
 from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from robomimic_ddp.distributed import comm_hooks
+from robomimic_ddp.distributed.gradients import comm_hooks
 from robomimic_ddp.training import run
 
 RANK = int(os.environ.get("RANK", "0"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.monitoring.step_logs import EpochPart, samples_in
 from robomimic_ddp.training import epoch
 from tests.ranks.hosts import epoch_log, started

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from robomimic_ddp.config import env, options, plan
+from robomimic_ddp.config import env, launch_env, options
+from robomimic_ddp.config.planning import plan
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import node_messages
 
@@ -16,7 +17,7 @@ VARIABLES = {"MASTER_ADDR": "n", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "job
 def lines_of(capsys, monkeypatch, error=None, gpus=0, restart=0, **variables):
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     monkeypatch.setattr(env, "host_name", lambda: "gpu07")
-    launch = env.read_launch_env({**VARIABLES, **{k: str(v) for k, v in variables.items()}})
+    launch = launch_env.read_launch_env({**VARIABLES, **{k: str(v) for k, v in variables.items()}})
     made = plan.make_plan(
         launch, options.resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.distributed import group
-from tests.e2e import killed_train
-from tests.e2e.watched_train import around
+from tests.e2e.entries import killed_train
+from tests.e2e.entries.watched_train import around
 
 
 def reached(folder: Path, moment: str) -> Path:

@@ -17,7 +17,8 @@ from unittest import mock
 import pytest
 
 from robomimic_ddp import api
-from robomimic_ddp.distributed import comm_hooks, group, optimizer_ddp, step_guard
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.gradients import comm_hooks, optimizer_ddp, step_guard
 from tests.configs import VARIANTS, make_config, uses_images
 from tests.parity.algorithms import ALGORITHMS, BATCH, changes_of
 from tests.parity.comparison import distances

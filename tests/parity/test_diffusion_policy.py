@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.training.step import convolutions
 from tests.configs import make_config, merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
@@ -84,7 +84,7 @@ CASES = {
 
 
 SLOW = {
-    "sharded in 2 replicas of 2 ranks",  # tests/ranks/test_fsdp.py has one step of it
+    "sharded in 2 replicas of 2 ranks",  # tests/ranks/gradients/test_fsdp.py has one step of it
     "sharded, clipped, 3 ranks",
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed import group, parallel
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.gradients import parallel
 from tests.averages import build, of_host
 
 pytestmark = pytest.mark.parity

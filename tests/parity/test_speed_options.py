@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.distributed import comm_hooks
+from robomimic_ddp.distributed.gradients import comm_hooks
 from robomimic_ddp.training.step import compile
 from tests.configs import make_config
 from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.config import host_config
-from robomimic_ddp.distributed import fsdp, host_algo
+from robomimic_ddp.config.host import host_config
+from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.training import run_inputs, session
 from tests.configs import write_config
 from tests.hosts import Host

@@ -26,8 +26,8 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.graph import GraphLowering
 
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.training.presets import prepare
 from robomimic_ddp.training.step import compile
-from robomimic_ddp.training.step.presets import prepare
 from tests.parity import training
 
 STEPS = 3

@@ -30,7 +30,7 @@ def main() -> None:
     from robomimic.algo.cql import CQL
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
-    from robomimic_ddp.distributed import comm_hooks
+    from robomimic_ddp.distributed.gradients import comm_hooks
     from robomimic_ddp.training import run
     from robomimic_ddp.training.step import compile
     from robomimic_ddp.verify import drawn_numbers

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import parallel
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.distributed.gradients import parallel
+from robomimic_ddp.monitoring.records import history
 from tests.configs import make_rlds_config, merged, write_config
 from tests.hosts import FINISHED, python, require_clean, torchrun
 from tests.pretend_cuda import ledger

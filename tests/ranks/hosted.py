@@ -29,8 +29,8 @@ def train_on_rank(
 ) -> tuple[int, str]:
     """Collective: the exit code of `python -m module plan folder arguments`, and what it printed.
 
-    `module`: tests.e2e.killed_train or killed_rlds. `launched` is False for plain python, in a call
-    with `process_group=False`.
+    `module`: tests.e2e.entries.killed_train or killed_rlds. `launched` is False for plain python,
+    in a call with `process_group=False`.
     """
     use_host(host)
     if not launched:
@@ -69,7 +69,13 @@ def job(
     train: Callable[..., tuple[int, str]] = train_on_rank,
 ) -> tuple[int, str]:
     """Run the host on ranks of the pool; return the exit code of all, and what they printed."""
-    call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
+    call = (
+        str(host.folder),
+        "tests.e2e.entries.killed_train",
+        launched,
+        plan,
+        str(folder / "happened"),
+    )
     done = pool.run(
         train,
         *(*call, "--config", str(config), *more),

@@ -7,13 +7,14 @@ import contextlib
 import torch
 
 from robomimic_ddp.checkpoint import Writer, state_file
-from robomimic_ddp.config import options, plan
-from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config import options
+from robomimic_ddp.config.launch_env import LaunchEnv
+from robomimic_ddp.config.planning import plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, rng
-from robomimic_ddp.training import resume, state_saver
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.run_parts import Output, Resume
+from robomimic_ddp.training.state import resume, state_saver
 from tests.ranks.toy import make_algo, step
 
 

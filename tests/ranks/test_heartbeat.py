@@ -13,11 +13,12 @@ import torch
 from robomimic_ddp import api, cli
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
-from robomimic_ddp.config import options, plan
-from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config import options
+from robomimic_ddp.config.launch_env import LaunchEnv
+from robomimic_ddp.config.planning import plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, Stopped
-from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.monitoring.records import heartbeat
 from robomimic_ddp.training import run as _run
 from tests.faults.toy_run import STEPS, ToyJob, train
 

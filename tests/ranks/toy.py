@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed.gradients import parallel
 
 
 class Encoder(nn.Module):

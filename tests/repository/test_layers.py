@@ -36,7 +36,7 @@ own room and from lines above; rooms of one line do not know each other. `traini
 
 WITHOUT_TORCH = (
     *("__init__", "errors", "files", "terminal", "config"),
-    *("monitoring.history", "commands.plot"),
+    *("monitoring.records.history", "commands.plot"),
 )
 
 

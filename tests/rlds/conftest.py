@@ -130,7 +130,7 @@ def make_config(stored):
     factory = pytest.importorskip("robomimic.config").config_factory
 
     def make(experiment=None, observation=None, cameras=CAMERAS[:2], states=STATES[:2], **train):
-        from robomimic_ddp.config import host_config
+        from robomimic_ddp.config.host import host_config
 
         config = factory("diffusion_policy")
         host_config.declare_rlds_keys(config)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from scripts.demo import lift, summary
 from scripts.demo import lift_data as expert
 

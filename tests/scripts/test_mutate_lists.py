@@ -1,4 +1,4 @@
-"""What scripts/mutate.py and its list of survivors name still exists."""
+"""What scripts/mutate and its list of survivors name still exists."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.hosts import ROOT
 
-SOURCE = (ROOT / "scripts" / "mutate.py").read_text(encoding="utf-8")
+SOURCE = (ROOT / "scripts" / "mutate" / "__main__.py").read_text(encoding="utf-8")
 
 
 def constant(name: str) -> Any:
-    """A constant of the script, which imports mutmut: an extra."""
+    """A constant of the script, which needs mutmut: an extra."""
     assigned = [node for node in ast.parse(SOURCE).body if isinstance(node, ast.Assign)]
     return next(ast.literal_eval(node.value) for node in assigned if node.targets[0].id == name)
 

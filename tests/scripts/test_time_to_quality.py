@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from robomimic_ddp.monitoring import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation, history
 from scripts.bench import time_to_quality
 
 

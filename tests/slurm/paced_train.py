@@ -16,8 +16,8 @@ from typing import Any
 
 import robomimic.scripts.train as host_train
 
-from tests.e2e.host_entry import train
-from tests.e2e.watched_train import around
+from tests.e2e.entries.host_entry import train
+from tests.e2e.entries.watched_train import around
 
 FROM_STEP, STEP_SECONDS = 5, 1.0
 

@@ -19,7 +19,7 @@ from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.commands.sweep import new, space
 from tests.configs import make_config, merged, write_config
-from tests.e2e.pages import DOCS
+from tests.e2e.docs.pages import DOCS
 from tests.hosts import ROOT, Host, require_clean, run, torchrun
 from tests.runs import newest, run_directory, state_differences
 from tests.slurm.cluster import Cluster

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from robomimic_ddp.checkpoint import FoundRun, RunRecord
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run
-from robomimic_ddp.training.step.presets import Prepared
+from robomimic_ddp.training.presets import Prepared
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:

@@ -8,7 +8,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
-from robomimic_ddp.training import resume, state_saver
+from robomimic_ddp.training.state import resume, state_saver
 from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp import api
-from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.training import run, session
 
 

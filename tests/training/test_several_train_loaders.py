@@ -11,9 +11,9 @@ from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
 from robomimic_ddp.config import options
-from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.config.settings import Settings
+from robomimic_ddp.config.launch_env import LaunchEnv
+from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.training import run
 from robomimic_ddp.training.epoch_arguments import loader_of

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from robomimic_ddp import train_rlds
-from robomimic_ddp.config import dotlist, host_config
-from robomimic_ddp.config.host_config import notes_of
+from robomimic_ddp.config.host import dotlist, host_config
+from robomimic_ddp.config.host.host_config import notes_of
 from robomimic_ddp.errors import ConfigError
 
 

@@ -21,9 +21,10 @@ from robomimic_ddp.commands import figures, training_process
 from robomimic_ddp.commands.bench import report
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import end_with_parent, env, json_config, paths, tree
+from robomimic_ddp.config import end_with_parent, env, paths, tree
+from robomimic_ddp.config.host import json_config
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.terminal import print_clean, say, whole_number
 
 EPOCHS = 3

@@ -10,7 +10,7 @@ import os
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, UsageError
-from robomimic_ddp.monitoring import run_summary
+from robomimic_ddp.monitoring.records import run_summary
 from robomimic_ddp.terminal import print_clean, say
 
 

@@ -14,7 +14,8 @@ from rich.filesize import decimal
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
-from robomimic_ddp.config import net_sizes, paths, tree
+from robomimic_ddp.config import paths, tree
+from robomimic_ddp.config.host import net_sizes
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
 

@@ -17,7 +17,7 @@ from robomimic_ddp.commands.evaluate.record import cells
 from robomimic_ddp.config import paths, tree
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.monitoring import evaluation, history, run_summary
+from robomimic_ddp.monitoring.records import evaluation, history, run_summary
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 STATISTICS, METADATA = "normalization.json", "metadata.json"

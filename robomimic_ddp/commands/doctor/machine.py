@@ -10,7 +10,8 @@ from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import data_workers, env, machine, options
+from robomimic_ddp.config import launch_env, machine, options
+from robomimic_ddp.config.planning import data_workers
 from robomimic_ddp.errors import RobomimicDDPError
 
 GIB = 2**30
@@ -124,7 +125,7 @@ def check_variables(context: Context) -> Iterator[Finding]:
     """Check the launcher's variables, the options, and variables that slow training down."""
     variables = context.variables
     try:
-        launch = env.read_launch_env(variables)
+        launch = launch_env.read_launch_env(variables)
         options.resolve(environment=launch.option_texts)
     except RobomimicDDPError as error:
         yield fail(str(error), "Unset or correct it.")

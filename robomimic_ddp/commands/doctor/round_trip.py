@@ -13,7 +13,8 @@ from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, ok
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import env, machine, parallel_mode
+from robomimic_ddp.config import launch_env, machine
+from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import print_clean
 
@@ -54,7 +55,7 @@ def measure() -> None:
 
     from robomimic_ddp.distributed import group
 
-    launch, gpus = env.read_launch_env(), torch.cuda.device_count()
+    launch, gpus = launch_env.read_launch_env(), torch.cuda.device_count()
     name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
     backend = parallel_mode.backend_for(name)
     with group.process_group(backend, TIMEOUT_SECONDS, device=name):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
-from robomimic_ddp.config import host_edits
+from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.distributed import known_errors
 from robomimic_ddp.errors import other_api_version
 

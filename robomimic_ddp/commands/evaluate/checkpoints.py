@@ -13,7 +13,8 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
-from robomimic_ddp.config import paths, rlds_keys, tree
+from robomimic_ddp.config import paths, tree
+from robomimic_ddp.config.host import rlds_keys
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"

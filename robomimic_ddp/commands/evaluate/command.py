@@ -25,7 +25,7 @@ from robomimic_ddp.errors import (
     DataError,
     UsageError,
 )
-from robomimic_ddp.monitoring import run_summary
+from robomimic_ddp.monitoring.records import run_summary
 from robomimic_ddp.terminal import print_clean, say, table, whole_number, width
 
 LOG = "evaluation.log"

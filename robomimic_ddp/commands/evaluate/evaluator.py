@@ -14,7 +14,7 @@ from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.checkpoints import Checkpoint
 from robomimic_ddp.commands.evaluate.workers import Pool, Task
 from robomimic_ddp.errors import CheckpointError, DataError
-from robomimic_ddp.monitoring import evaluation
+from robomimic_ddp.monitoring.records import evaluation
 from robomimic_ddp.terminal import say
 
 _PROGRESS_SECONDS = 30.0

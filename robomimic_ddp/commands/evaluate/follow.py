@@ -14,7 +14,7 @@ from robomimic_ddp import files
 from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.errors import CheckpointError, DataError
-from robomimic_ddp.monitoring import evaluation, heartbeat, run_summary
+from robomimic_ddp.monitoring.records import evaluation, heartbeat, run_summary
 from robomimic_ddp.terminal import say
 
 _SILENT_SECONDS = 60.0

@@ -16,7 +16,8 @@ from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS, Checkpoint
 from robomimic_ddp.config import env, tree
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import evaluation, host_loggers
+from robomimic_ddp.monitoring import host_loggers
+from robomimic_ddp.monitoring.records import evaluation
 from robomimic_ddp.terminal import print_clean
 
 HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")

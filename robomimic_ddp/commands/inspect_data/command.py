@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE
+from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
 from robomimic_ddp.terminal import print_clean, whole_number
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data import hdf5
-from robomimic_ddp.config import env, host_config, paths
+from robomimic_ddp.config import launch_env, paths
+from robomimic_ddp.config.host import host_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.statistics import Index
@@ -24,7 +25,7 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
     Makes the index of RLDS data if it is not in the folder `cache` (None: the config's). Only the
     main rank prints. Raises ConfigError, DataError.
     """
-    launch = env.read_launch_env()
+    launch = launch_env.read_launch_env()
     config, resolved = host_config.config_of_job(path, environment=launch.option_texts)
     values = resolved.values
     ranks = group.process_group("gloo", values.timeout, launch.attempt)

@@ -13,9 +13,9 @@ from typing import Any
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import machine, options, paths, tree
-from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
-from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
-from robomimic_ddp.config.json_config import read_json
+from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist
+from robomimic_ddp.config.host.json_config import read_json
+from robomimic_ddp.config.launch_env import OPTION_PREFIX, option_texts
 from robomimic_ddp.distributed import rendezvous
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")

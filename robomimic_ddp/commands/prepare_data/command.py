@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from robomimic_ddp.config import env, host_config, machine, paths
-from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config import launch_env, machine, paths
+from robomimic_ddp.config.host import host_config
+from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import say, whole_number
@@ -48,8 +49,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     Under torchrun, or in a Slurm array, each task writes a share of the files. Tasks exchange
     nothing. Raises DataError, ConfigError, UsageError, WriteError.
     """
-    launch = env.read_launch_env()
-    task, tasks = env.task_of_job(launch)
+    launch = launch_env.read_launch_env()
+    task, tasks = launch_env.task_of_job(launch)
     say_once = say if launch.rank == 0 else lambda *_: None
     from robomimic_ddp.commands.prepare_data import writing
 
@@ -96,7 +97,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
+def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.inspect_data import survey
     from robomimic_ddp.commands.prepare_data.job import Job
     from robomimic_ddp.data.rlds import host_datasets

@@ -11,8 +11,9 @@ from typing import Any
 
 from robomimic_ddp.commands.sweep import METRICS, journal, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep, digest
-from robomimic_ddp.config import host_config, json_config, tree
-from robomimic_ddp.config.plan import batch_per_rank
+from robomimic_ddp.config import tree
+from robomimic_ddp.config.host import host_config, json_config
+from robomimic_ddp.config.planning.plan import batch_per_rank
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import UsageError
 

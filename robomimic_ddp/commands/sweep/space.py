@@ -11,7 +11,7 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal
-from robomimic_ddp.config.dotlist import parse_dotlist
+from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import ConfigError, UsageError
 
 SEED = "train.seed"

@@ -28,7 +28,7 @@ from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, space
 from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.records import history
 
 _MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"

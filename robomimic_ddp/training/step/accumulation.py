@@ -14,7 +14,8 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import host_algo, parallel
+from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.monitoring.step_logs import samples_in

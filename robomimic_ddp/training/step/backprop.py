@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import fsdp, optimizer_ddp
+from robomimic_ddp.distributed.gradients import fsdp, optimizer_ddp
 
 NAME = "backprop_for_loss"
 _NEEDED = {"net", "optim", "loss"}

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import module_call
 

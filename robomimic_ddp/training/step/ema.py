@@ -17,12 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed.fsdp import local
+from robomimic_ddp.distributed.gradients.fsdp import local
 from robomimic_ddp.errors import WrapError
-
-Averaged = nn.Module | Iterable[torch.Tensor]
-Pairs = list[tuple[torch.Tensor, torch.Tensor]]
-"""(average, parameter) of each averaged tensor."""
+from robomimic_ddp.training.step.ema_average import Average, Averaged, Pairs, tensors_of
 
 
 def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParameters:
@@ -50,7 +47,7 @@ def update_in_one_pass(model: Any, undo: ExitStack) -> bool:
     of all weights at every step.
     """
     ema = getattr(model, "ema", None)
-    if not isinstance(ema, _Average):
+    if not isinstance(ema, Average):
         return False
     ema._blend = _blend_in_one_pass
     undo.callback(delattr, ema, "_blend")
@@ -67,90 +64,7 @@ def _blend_in_one_pass(pairs: Pairs, decay: float) -> None:
         torch._foreach_lerp_(averages, new, 1 - decay)
 
 
-class _Average:
-    """Base of both classes; `shadow_params`: the averaged tensors, in parameter order."""
-
-    shadow_params: list[torch.Tensor]
-    optimization_step: int
-    temp_stored_params: list[torch.Tensor] | None = None
-
-    def get_decay(self, optimization_step: int) -> float:
-        """Return the decay at step `optimization_step`."""
-        step = max(0, optimization_step - self.update_after_step - 1)
-        if step <= 0:
-            return 0.0
-        least, most = self._bounds()
-        return max(least, min(self._warm_up(step), most))
-
-    def _warm_up(self, step: int) -> float:
-        return 1 - (1 + step / self.inv_gamma) ** -self.power
-
-    def _bounds(self) -> tuple[float, float]:
-        raise NotImplementedError
-
-    def _set_bounds(self, least: float, most: float) -> None:
-        raise NotImplementedError
-
-    def _update(self, pairs: Pairs, decay: float) -> None:
-        """Blend trained parameters into their averages; copy frozen ones, as diffusers does."""
-        self._blend([pair for pair in pairs if pair[1].requires_grad], decay)
-        for average, parameter in pairs:
-            if not parameter.requires_grad:
-                average.copy_(parameter)
-
-    @staticmethod
-    def _blend(pairs: Pairs, decay: float) -> None:
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def copy_to(self, parameters: Averaged) -> None:
-        """Write the averages into `parameters`; torch skips tensors that share their memory."""
-        for parameter, average in zip(_tensors(parameters), self.shadow_params):
-            parameter.data.copy_(average.to(parameter.device))
-
-    def store(self, parameters: Averaged) -> None:
-        """Keep copies of `parameters` on the CPU until `restore`."""
-        self.temp_stored_params = [
-            parameter.detach().cpu().clone() for parameter in _tensors(parameters)
-        ]
-
-    @torch.no_grad()
-    def restore(self, parameters: Averaged) -> None:
-        """Restore what `store` kept. Raises RuntimeError, as diffusers does, without it."""
-        if self.temp_stored_params is None:
-            raise RuntimeError("restore(parameters) without a store(parameters) before it")
-        for parameter, stored in zip(_tensors(parameters), self.temp_stored_params):
-            parameter.data.copy_(stored)
-        self.temp_stored_params = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the averages and counters under current diffusers' names; it can load them."""
-        least, most = self._bounds()
-        return {
-            "decay": most,
-            "min_decay": least,
-            "optimization_step": self.optimization_step,
-            "update_after_step": self.update_after_step,
-            "use_ema_warmup": getattr(self, "use_ema_warmup", True),
-            "inv_gamma": self.inv_gamma,
-            "power": self.power,
-            "shadow_params": self.shadow_params,
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a `state_dict` of either class or of diffusers."""
-        state = copy.deepcopy(state_dict)
-        shadows = state.pop("shadow_params", None)
-        if shadows is not None:
-            self.shadow_params = shadows
-        least, most = self._bounds()
-        self._set_bounds(state.pop("min_decay", least), state.pop("decay", most))
-        for name, value in state.items():
-            if name in vars(self):
-                setattr(self, name, value)
-
-
-class AveragedModel(_Average):
+class AveragedModel(Average):
     """As in diffusers 0.11: a module `averaged_model`; `decay` is that of the last step."""
 
     def __init__(
@@ -222,7 +136,7 @@ class AveragedModel(_Average):
     def _pairs(self, new: Averaged) -> Pairs:
         """Pair by name: positions differ if nets were wrapped again after the copy."""
         if not isinstance(new, nn.Module):
-            return list(zip(self.shadow_params, _tensors(new)))
+            return list(zip(self.shadow_params, tensors_of(new)))
         averages, parameters = (
             dict(module.named_parameters()) for module in (self.averaged_model, new)
         )
@@ -239,7 +153,7 @@ class AveragedModel(_Average):
         self.averaged_model = self.averaged_model.to(*args, **kwargs)
 
 
-class AveragedParameters(_Average):
+class AveragedParameters(Average):
     """As in current diffusers: a list `shadow_params`; `decay` is the maximum."""
 
     def __init__(
@@ -258,7 +172,7 @@ class AveragedParameters(_Average):
     ) -> None:
         """`foreach` is ignored; older: max_value, min_value, device; others are ignored."""
         self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
-        self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
+        self.shadow_params = [tensor.clone().detach() for tensor in tensors_of(parameters)]
         self.decay = decay if older.get("max_value") is None else older["max_value"]
         self.min_decay = min_decay if older.get("min_value") is None else older["min_value"]
         self.update_after_step = update_after_step
@@ -294,7 +208,7 @@ class AveragedParameters(_Average):
         """Update the average by the parameters, or those of the nets."""
         self.optimization_step += 1
         self.cur_decay_value = self.get_decay(self.optimization_step)
-        pairs = list(zip(self.shadow_params, _tensors(parameters)))
+        pairs = list(zip(self.shadow_params, tensors_of(parameters)))
         self._update(pairs, self.cur_decay_value)
 
     @staticmethod
@@ -332,7 +246,3 @@ class AveragedParameters(_Average):
 def _is_equal(parameter: torch.Tensor, average: torch.Tensor) -> bool:
     kinds = [(tensor.dtype, tensor.device) for tensor in (parameter, average)]
     return kinds[0] == kinds[1] and torch.equal(parameter, average)
-
-
-def _tensors(averaged: Averaged) -> list[torch.Tensor]:
-    return list(averaged.parameters() if isinstance(averaged, nn.Module) else averaged)

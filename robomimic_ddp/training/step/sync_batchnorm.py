@@ -19,7 +19,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robomimic_ddp.distributed import group, host_algo, parallel
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.errors import PlanError
 
 

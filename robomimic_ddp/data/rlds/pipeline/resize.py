@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.rlds_keys import DEFAULT_CACHE, DEFAULTS
+from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE, DEFAULTS
 
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
 _CODE = f"{DEFAULT_CACHE}/compiled"

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from robomimic_ddp.config import host_config_check, paths
-from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.host import host_config_check
+from robomimic_ddp.config.host.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.config.tree import is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema

@@ -1,0 +1,1 @@
+"""The plan: what follows from the options, the launcher and the host's config."""

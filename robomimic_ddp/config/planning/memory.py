@@ -1,0 +1,88 @@
+"""The memory and disk space that training a policy needs, from its number of parameters."""
+
+from __future__ import annotations
+
+STATE_BYTES, AVERAGE_BYTES = 16, 4
+"""A parameter in fp32 takes weight 4, gradient 4, Adam's two moments 8; an average (EMA) 4."""
+GATHERED_BYTES = 5
+"""As `tests/ranks/gradients/test_fsdp.py` counts them. FSDP's units have at most a quarter of a
+net, so what is whole of a unit has 1 byte a parameter. torch keeps at most five at once: weights
+and the buffers that they come in, gradients and their copy that is sent. Validation needs 4: all
+weights of the nets.
+"""
+FILE_BYTES = 12
+"""A parameter takes weight 4, Adam's moments 8 in a checkpoint or state; averages come on top."""
+_FILES = 6
+"""Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
+_START_BYTES = 8
+"""Before they are sharded, weights and average are whole on each rank."""
+_SHARE = 1 / 2
+"""The share of a GPU that the state may take: the rest is for activations."""
+
+
+def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:
+    """Estimates for one device, DDP and FSDP over `shards` ranks, and which the policy needs.
+
+    gpu_bytes: the memory of one GPU, or None where there is none; averages: the number of copies of
+    averaged weights.
+    """
+    state = STATE_BYTES + AVERAGE_BYTES * averages
+    whole, gathered = parameters * state, parameters * GATHERED_BYTES
+    average = ("", ", average", ", average twice")[averages]
+    line = (
+        f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
+        f"{average}) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over "
+        f"{shards} ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for what is whole "
+        "for a moment; activations come on top"
+    )
+    if gpu_bytes is None:
+        return f"{line}. ddp.mode=fsdp is worth it where DDP's is more than half of a GPU"
+    of = f"half of a GPU with {_bytes(gpu_bytes)}"
+    if fits(parameters, 1, gpu_bytes, averages):
+        return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
+    if fits(parameters, shards, gpu_bytes, averages):
+        return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
+    if parameters * _START_BYTES > gpu_bytes:
+        start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
+        return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
+    return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
+
+
+def disk_warning(
+    parameters: int, averages: int, checkpoints: int, present: int, free: int
+) -> str | None:
+    """Return the warning where a run's files do not fit on the disk, else None.
+
+    checkpoints: how many models/ will have; present: bytes of files that are there already.
+    """
+    size = parameters * (FILE_BYTES + AVERAGE_BYTES * averages)
+    needed = size * (_FILES + checkpoints)
+    if needed - present <= free:
+        return None
+    return (
+        f"disk: warning: this run writes {_bytes(needed)} ({_FILES + checkpoints} files of "
+        f"{_bytes(size)}: 3 states, last.pth, last_bak.pth, one while it is written, "
+        f"{checkpoints} in models/), and {_bytes(free)} are free. Free disk space, choose another "
+        "train.output_dir, or keep fewer checkpoints (experiment.save.every_n_epochs)"
+    )
+
+
+def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
+    """Return whether the state leaves half of a GPU to activations; one shard is DDP."""
+    state = STATE_BYTES + AVERAGE_BYTES * averages
+    gathered = GATHERED_BYTES if shards > 1 else 0
+    trains = parameters * (state / shards + gathered) <= gpu_bytes * _SHARE
+    return trains and parameters * _START_BYTES <= gpu_bytes
+
+
+def _bytes(count: float) -> str:
+    return _short(count, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1)))
+
+
+def _short(number: float, units: tuple = (("B", 10**9), ("M", 10**6), ("k", 10**3))) -> str:
+    """Two digits and the unit."""
+    for unit, size in units:
+        if number >= size:
+            digits = 0 if number >= 10 * size else 1
+            return f"{number / size:.{digits}f} {unit}"
+    return str(number)

@@ -1,0 +1,1 @@
+"""Nets on several ranks, and how their gradients are averaged."""

@@ -1,0 +1,268 @@
+"""Averages over ranks the gradients of one optimizer, whose loss passes through it.
+
+Algorithms other than the diffusion policy call their nets by many methods (`forward_train`), and
+one net in the losses of several optimizers, so DDP around a net would miss backward passes or
+average some twice. Here exactly the parameters of one optimizer are averaged, at the end of the
+backward pass of its loss, whatever the loss was computed with. Gradients that reach other
+optimizers' parameters in that pass stay local: the host drops them before those optimizers' pass.
+
+Parameters of less than `FLAT_BYTES` are averaged by one message. Larger ones have a
+DistributedDataParallel, which sends while the pass still computes. Its forward returns the loss as
+it is, which prepares DDP's reducer for the backward pass that follows.
+
+A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
+the step, or just before torch's functions clip the gradients. Gradients that anything else has
+changed in between are refused: their mean is not the gradient of one process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from robomimic_ddp.config.monkeypatch import swapped
+from robomimic_ddp.distributed import group, host_algo, watchdog
+from robomimic_ddp.distributed.gradients import flat_mean, parallel
+from robomimic_ddp.errors import WrapError
+
+FLAT_BYTES = 4_000_000
+"""Parameters of an optimizer that have fewer bytes are averaged by one message."""
+_averaging: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
+
+
+class _Parameters(nn.Module):
+    """The parameters of one optimizer; its forward returns the loss."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.trained = nn.ParameterList(parameters)
+
+    def forward(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss
+
+
+class OptimizerDDP:
+    """Averages the gradients of `parameters`, all or some of those that `optimizer` updates: by one
+    message, or by DDP where `ddp_options` are given and no tensor is a plain one.
+
+    Has the attributes of a parallel net's state by which a model's reducers are looked at: `name`,
+    `parallel`, `reduced`, `arrival`, `training_forwards`.
+    """
+
+    arrival = None
+    """Buckets stay as they were built, since DDP looks for unused parameters in every pass."""
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[torch.Tensor],
+        ddp_options: dict | None = None,
+    ) -> None:
+        self.name, self.reduced = name, parameters
+        self.training_forwards = 0
+        """Losses that have passed through."""
+        self._is_prepared = self._is_agreed = False
+        self.after_averaging: Callable[[], None] | None = None
+        """Called when gradients were averaged before the step, before anything clips them."""
+        self._is_averaged = False
+        """Whether they were, since the latest backward pass."""
+        self._grad_versions: dict[int, int] = {}
+        """Parameter -> the version of its gradient after the host's own backward pass."""
+        self.parallel = None
+        if ddp_options is not None and all(isinstance(p, nn.Parameter) for p in parameters):
+            self.parallel = DistributedDataParallel(_Parameters(parameters), **ddp_options)
+        self._mean = flat_mean.FlatMean(f"optimizer {name}", parameters)
+        self._undo = ExitStack()
+        self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
+        self._watched = self._undo.enter_context(ExitStack())
+        for parameter in parameters:
+            self._watch(parameter)
+
+    def remove(self) -> None:
+        """Takes the hooks away again."""
+        self._undo.close()
+        self.parallel = None
+
+    @property
+    def message_seconds(self) -> float | None:
+        """Seconds that a message takes while nothing is computed; None where DDP sends."""
+        return self._mean.seconds if self.parallel is None else None
+
+    def average_in_backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss; its next backward pass, which is collective, averages gradients."""
+        if not loss.requires_grad:
+            raise WrapError(
+                f"the loss of optimizer {self.name} needs no gradient on rank {group.rank()}: all "
+                "that it was computed with is frozen, or it was computed under no_grad(). Expected "
+                "a loss of what the optimizer trains, on every rank: those that have one would "
+                "wait for this rank. Freeze nets on all ranks alike, before training begins."
+            )
+        self._agree("during the backward pass")
+        watchdog.began()
+        self._watched.close()
+        self._is_prepared = True
+        self.training_forwards += 1
+        if self.parallel is not None:
+            return _with_filtered_warnings(lambda: self.parallel(loss))
+        loss = loss.view_as(loss)  # passes of what the loss was computed with call no hook of it
+        loss.register_hook(self._average_at_end)
+        return loss
+
+    def _average_at_end(self, _: torch.Tensor) -> None:
+        Variable._execution_engine.queue_callback(self._mean.average)
+
+    def _watch(self, parameter: torch.Tensor) -> None:
+        """Notes the version of its gradient whenever a backward pass has written it."""
+
+        def note(*_: Any) -> None:
+            self._is_averaged = False
+            if parameter.grad is not None:  # a pass may bring nothing here
+                self._grad_versions[id(parameter)] = parameter.grad._version
+
+        # By the graph's node that writes it, as DDP does: torch 2.0 has no such hook of a tensor.
+        # The hook is lost with the node, which only this keeps.
+        writer = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        handle = writer.register_hook(note)
+        self._watched.callback(lambda node: handle.remove(), writer)
+
+    def average_before_clipping(self) -> None:
+        """Collective: gradients of a plain backward pass become the mean over ranks, once."""
+        if self._is_prepared or self._is_averaged:
+            return
+        self._agree("before the step")
+        self._require_unchanged()
+        watchdog.began()
+        self._mean.average()
+        self._is_averaged = True
+        if self.after_averaging is not None:
+            self.after_averaging()
+
+    def _before_step(self, *_: Any) -> None:
+        self.average_before_clipping()
+        self._is_prepared = self._is_averaged = False
+
+    def _agree(self, way: str) -> None:
+        """Collective once: ranks that average in two ways would send each other what does not
+        match, which ends in gloo's own abort, or in a wait.
+        """
+        if self._is_agreed:
+            return
+        self._is_agreed = True
+        ways = group.gather_objects(f"optimizer {self.name} averages gradients {way}")
+        if len(set(ways)) > 1:
+            first_ranks = {way: ways.index(way) for way in ways}
+            by_rank = "; ".join(f"rank {rank}: {way}" for way, rank in first_ranks.items())
+            raise WrapError(
+                f"the ranks do not take the same step: {by_rank}. Expected the same on all ranks: "
+                "during the backward pass where the loss goes to the host's "
+                "torch_utils.backprop_for_loss, before the step elsewhere. Look for a condition on "
+                "the rank, or on its own data, around that call."
+            ).on_all_ranks()
+
+    def _require_unchanged(self) -> None:
+        if all(
+            p.grad is None or p.grad._version == self._grad_versions.get(id(p))
+            for p in self.reduced
+        ):
+            return
+        raise WrapError(
+            f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
+            f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between: "
+            "each rank changed its own, and their mean is not the gradient of one process. "
+            "Expected torch.nn.utils.clip_grad_norm_(...), called by that name, or "
+            "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip the mean. "
+            "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
+            "net(...)."
+        )
+
+
+def _with_filtered_warnings(call: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return what `call` does. Where a pass uses every parameter, torch's C++ warns, past Python's
+    filters (`parallel.without_false_alarms`) unless a function of torch's own, as here, calls it.
+    A parameter that no pass uses would silence it as well, and cost a wait for the GPU each time.
+    """
+    results = []
+    torch.zeros(1, device="cpu").apply_(lambda value: results.append(call()) or value)
+    return results[0]
+
+
+def build(algo: Any, options: Any, undo: ExitStack) -> None:
+    """Collective: has every optimizer average the gradients of what it updates outside parallel
+    nets, until `undo` is closed. Weights must be equal on all ranks. `options`: ours.
+    """
+    ddp_options = {
+        **parallel.ddp_options(options, nn.Module()),
+        **parallel.EQUAL_WEIGHTS,
+        "static_graph": False,
+        "find_unused_parameters": True,
+    }
+    for name, optimizer in host_algo.named_optimizers(algo):
+        parameters = outside_parallel_nets(algo, optimizer)
+        if parameters:
+            by_ddp = ddp_options if _need_ddp(parameters, options) else None
+            _averaging[optimizer] = OptimizerDDP(name, optimizer, parameters, by_ddp)
+            undo.callback(_averaging.pop, optimizer, None)
+            undo.callback(_averaging[optimizer].remove)
+    averaging = among(algo)
+    if averaging:
+        for module in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                clip = functools.partial(_clip_mean, averaging, getattr(module, name))
+                undo.enter_context(swapped(module, name, clip))
+
+
+def _need_ddp(parameters: list[torch.Tensor], options: Any) -> bool:
+    """Return whether they are many, or are sent as only DDP does; the same on all ranks."""
+    size = sum(p.numel() * p.element_size() for p in parameters)
+    compressed = options.comm != "none" or options.powersgd_rank is not None
+    return size >= FLAT_BYTES or compressed or bool(options.kwargs)
+
+
+def _clip_mean(
+    averaging: list[OptimizerDDP], clip: Callable, parameters: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Collective where gradients of a plain backward pass are clipped: the mean is."""
+    clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    known = set(map(id, clipped))
+    for by_optimizer in averaging:
+        if not known.isdisjoint(map(id, by_optimizer.reduced)):
+            by_optimizer.average_before_clipping()
+    return clip(clipped, *args, **kwargs)
+
+
+def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:
+    """Return what averages the gradients of an optimizer, unless its parallel nets do."""
+    return _averaging.get(optimizer)
+
+
+def among(algo: Any) -> list[OptimizerDDP]:
+    """Return what averages the gradients of the algorithm's optimizers."""
+    optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(algo)]
+    return [_averaging[optimizer] for optimizer in optimizers if optimizer in _averaging]
+
+
+def reducers(algo: Any) -> list[Any]:
+    """Return what averages gradients: states of the parallel nets, and what `build` made."""
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
+    return [*(parallel.state_of(net) for _, net in nets), *among(algo)]
+
+
+def outside_parallel_nets(
+    algo: Any, optimizer: torch.optim.Optimizer, parameters: list | None = None
+) -> list[torch.Tensor]:
+    """Return what `optimizer` trains that no parallel net of `algo` averages. `parameters`: those
+    of the optimizer that are looked at, by default all.
+    """
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
+    covered = {id(parameter) for _, net in nets for parameter in net.parameters()}
+    trained = host_algo.held_by(optimizer) if parameters is None else parameters
+    return [p for p in trained if p.requires_grad and id(p) not in covered]

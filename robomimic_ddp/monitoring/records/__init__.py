@@ -1,0 +1,1 @@
+"""The files in a run directory that say how far the run is."""

@@ -1,0 +1,425 @@
+"""Gradients averaged for each optimizer: two and three ranks against one process."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp.checkpoint import restore_model
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
+from robomimic_ddp.verify import structure
+from tests.ranks.pool import RankError
+from tests.runs import captured
+
+BATCH, STEPS = 6, 4
+
+
+def make_algo(alpha_is_parameter: bool = True) -> SimpleNamespace:
+    """An actor, two critics with targets, and a temperature that is in no net."""
+    torch.manual_seed(0)
+    critics = nn.ModuleList(nn.Linear(3, 1).double() for _ in range(2))
+    nets = {"actor": nn.Linear(4, 3).double(), "critic": critics, "target": copy.deepcopy(critics)}
+    alpha = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    alpha = nn.Parameter(alpha.detach()) if alpha_is_parameter else alpha
+    optimizers = {
+        "actor": torch.optim.Adam(nets["actor"].parameters(), 1e-2),
+        "critic": [torch.optim.Adam(one.parameters(), 1e-2) for one in critics],
+        "alpha": torch.optim.Adam([alpha], 1e-2),
+    }
+    return SimpleNamespace(nets=nn.ModuleDict(nets), optimizers=optimizers, alpha=alpha)
+
+
+def backprop(optimizer, loss, retain_graph: bool = False, through: bool = True) -> None:
+    """As the host's backprop_for_loss."""
+    averaging = optimizer_ddp.of(optimizer)
+    loss = loss if averaging is None or not through else averaging.average_in_backward(loss)
+    optimizer.zero_grad()
+    loss.backward(retain_graph=retain_graph)
+    optimizer.step()
+
+
+def step(algo, x, through: bool = True) -> None:
+    """Losses as those of actor-critic methods: each reaches nets of other optimizers, the critics
+    share one graph, the temperature is stepped after a plain backward().
+    """
+    nets, optimizers = algo.nets, algo.optimizers
+    actions = torch.tanh(nets["actor"](x))
+    values = [critic(actions) for critic in nets["critic"]]
+    with torch.no_grad():
+        wanted = [target(actions.detach()) + x[:, :1] for target in nets["target"]]
+    losses = [
+        (value - want).pow(2).mean() + algo.alpha.exp().squeeze() * value.mean()
+        for value, want in zip(values, wanted)
+    ]
+    optimizers["alpha"].zero_grad()
+    (algo.alpha * (actions.detach().sum(1).mean() - 1)).sum().backward()
+    optimizers["alpha"].step()
+    losses = [loss.clone() for loss in losses]
+    for index, (loss, optimizer) in enumerate(zip(losses, optimizers["critic"])):
+        backprop(optimizer, loss, retain_graph=index == 0, through=through)
+    value = nets["critic"][0](torch.tanh(nets["actor"](x))).mean()
+    backprop(optimizers["actor"], -value, through=through)
+    with torch.no_grad():
+        for target, net in zip(nets["target"].parameters(), nets["critic"].parameters()):
+            target.lerp_(net, 0.1)
+
+
+def batches(world_size: int) -> torch.Tensor:
+    made = torch.Generator().manual_seed(3)
+    return torch.randn(STEPS, world_size * BATCH, 4, generator=made, dtype=torch.float64)
+
+
+def moved(algo) -> torch.Tensor:
+    """Everything that a step changes, in one row."""
+    state = [tensor.detach().flatten() for _, tensor in host_algo.named_state(algo)]
+    moments = [tensor.flatten() for _, tensor in host_algo.named_optimizer_state(algo)]
+    return torch.cat([one.double() for one in [*state, *moments]])
+
+
+MESSAGE, DDP, PLAIN = "one message", "DDP", "plain backward"
+
+
+def build(algo, undo, way: str = MESSAGE) -> None:
+    """Collective: as for few parameters, or as for many."""
+    size = 0 if way == DDP else optimizer_ddp.FLAT_BYTES
+    with mock.patch.object(optimizer_ddp, "FLAT_BYTES", size):
+        optimizer_ddp.build(algo, Options(), undo)
+    for averaging in optimizer_ddp.among(algo):
+        parameters = all(isinstance(p, nn.Parameter) for p in averaging.reduced)
+        assert (averaging.parallel is not None) == (way == DDP and parameters)
+
+
+def train(way: str = MESSAGE, alpha_is_parameter: bool = True) -> tuple:
+    """On a rank: (what was trained, complaints)."""
+    algo, through = make_algo(alpha_is_parameter), way != PLAIN
+    rank, world = group.rank(), group.world_size()
+    with ExitStack() as undo:
+        build(algo, undo, way)
+        for x in batches(world):
+            step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
+        complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
+    assert all(optimizer_ddp.of(one) is None for _, one in host_algo.named_optimizers(algo))
+    assert not any(one._optimizer_step_pre_hooks for _, one in host_algo.named_optimizers(algo))
+    return moved(algo), complaints
+
+
+def one_process(world_size: int) -> torch.Tensor:
+    algo = make_algo()
+    for x in batches(world_size):
+        step(algo, x)
+    return moved(algo)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("way", [MESSAGE, DDP, PLAIN])
+@pytest.mark.parametrize("alpha_is_parameter", [True, False])
+def test_ranks_equal_one_process(ranks, world_size, way, alpha_is_parameter):
+    call = (train, way, alpha_is_parameter)
+    of_ranks = ranks.run(*call, world_size=world_size)
+    expected, start = one_process(world_size), moved(make_algo())
+    distance = (expected[: len(start)] - start).norm()
+    for trained, complaints in of_ranks:
+        assert torch.equal(trained, of_ranks[0][0])
+        assert (trained - expected).norm() / distance < 1e-12
+        assert not complaints
+
+
+def train_as_torch_2_0() -> tuple:
+    """Torch 2.0 has no such hook."""
+    name = "register_post_accumulate_grad_hook"
+    hook = vars(torch.Tensor).get(name)
+    if hook is not None:
+        delattr(torch.Tensor, name)
+    try:
+        return train(PLAIN)
+    finally:
+        if hook is not None:
+            setattr(torch.Tensor, name, hook)
+
+
+def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
+    """As CQL steps its two weights."""
+    for trained, complaints in ranks.run(train_as_torch_2_0):
+        assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
+
+
+CLIPPED = 1e-3
+
+
+def step_with_clipping(algo, x, clip) -> None:
+    """Two optimizers after one backward; as hosts clip that do not call backprop_for_loss."""
+    parts = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    optimizers = {"actor": algo.optimizers["actor"], "critic": algo.optimizers["critic"][0]}
+    for optimizer in optimizers.values():
+        optimizer.zero_grad()
+    for part in x.chunk(2):  # accumulates
+        parts["critic"](torch.tanh(parts["actor"](part))).pow(2).mean().backward()
+    clip(parts["actor"].parameters(), CLIPPED)
+    clip(parts["critic"].weight, CLIPPED)
+    clip(parts["critic"].bias, CLIPPED)
+    for optimizer in optimizers.values():
+        optimizer.step()
+
+
+def clip_by_norm(parameters, bound) -> None:
+    nn.utils.clip_grad_norm_(parameters, bound)
+
+
+def clip_by_value(parameters, bound) -> None:
+    nn.utils.clip_grad.clip_grad_value_(parameters, bound)
+
+
+def clip_nothing(parameters, bound) -> None:
+    """To see that the others do."""
+
+
+def train_with_clipping(world_size: int, clip) -> torch.Tensor:
+    """Collective on `world_size` ranks; in this process, with all samples, if that is 0."""
+    algo, rank, all_ranks = make_algo(), group.rank(), world_size or 2
+    sgd = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    algo.optimizers = {
+        "actor": torch.optim.SGD(sgd["actor"].parameters(), 1.0),
+        "critic": [torch.optim.SGD(sgd["critic"].parameters(), 1.0)],
+    }
+    functions = nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_
+    with ExitStack() as undo:
+        if world_size:
+            optimizer_ddp.build(algo, Options(), undo)
+        for x in batches(all_ranks):
+            own = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
+            step_with_clipping(algo, own, clip)
+    assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_) == functions
+    return moved(algo)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("clip", [clip_by_norm, clip_by_value])
+def test_torchs_functions_clip_the_mean_after_a_plain_backward(ranks, clip):
+    expected = train_with_clipping(0, clip)
+    assert not torch.allclose(expected, train_with_clipping(0, clip_nothing))
+    for trained in ranks.run(train_with_clipping, 2, clip):
+        assert torch.allclose(trained, expected, rtol=1e-12, atol=1e-15)
+
+
+def scale_then_step() -> None:
+    algo = make_algo()
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        algo.nets["actor"](torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        algo.nets["actor"].weight.grad.clamp_(-0.1, 0.1)
+        algo.optimizers["actor"].step()
+
+
+def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(scale_then_step)
+    for word in ("WrapError", "optimizer actor", "clip the mean", "backprop_for_loss"):
+        assert word in str(caught.value)
+
+
+def unused_parameters() -> list:
+    """Gradients of three parameters: used on all ranks, on rank 1 only, on none."""
+    gradients = []
+    for way in (MESSAGE, DDP, PLAIN):
+        algo, parts = algo_of([torch.ones(2) for _ in range(3)])
+        with ExitStack() as undo:
+            build(algo, undo, way)
+            loss = parts[0].sum() + (parts[1].sum() * 4 if group.rank() == 1 else 0)
+            backprop(algo.optimizers["all"], loss, through=way != PLAIN)
+        gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
+    return gradients
+
+
+def algo_of(tensors) -> tuple:
+    """An algorithm with one optimizer of these parameters; they."""
+    parts = nn.ParameterList(map(nn.Parameter, tensors))
+    optimizer = torch.optim.SGD(parts.parameters(), 0.5)
+    algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"all": optimizer}, parts=parts)
+    return algo, list(parts)
+
+
+def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
+    """Else Adam would continue to move it."""
+    for gradients in ranks.run(unused_parameters):
+        assert gradients == [[[1, 1], [2, 2], None]] * 3
+
+
+def mean(batches, loss) -> torch.Tensor:
+    return sum(map(loss, batches)) / len(batches)
+
+
+def two_passes(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: (x * first).pow(2).sum())).backward()
+    average(mean(batches, lambda x: (x * second).exp().sum())).backward()
+
+
+def one_graph_twice(first, second, batches, average) -> None:
+    loss = average(mean(batches, lambda x: (first * second * x).sum()))
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def after_a_local_pass(first, second, batches, average) -> None:
+    """As micro-batches: the first is not averaged, and uses more than the last."""
+    mean(batches, lambda x: (second * x).pow(3).sum()).backward()
+    average(mean(batches, lambda x: (first * x).pow(2).sum())).backward()
+
+
+def gradient_penalty(first, second, batches, average) -> None:
+    """A gradient in the loss, whose own pass must send nothing."""
+
+    def loss(x):
+        inner = (first.pow(3) * second.exp() * x).sum()
+        (slope,) = torch.autograd.grad(inner, first, create_graph=True)
+        return slope.pow(2).sum() + inner
+
+    average(mean(batches, loss)).backward()
+
+
+class Reentrant(torch.autograd.Function):
+    """A backward pass within a backward pass, as of torch's reentrant checkpoint."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.pow(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            x.pow(2).backward(gradient)
+        return x.grad
+
+
+def backward_within_backward(first, second, batches, average) -> None:
+    average(mean(batches, lambda x: Reentrant.apply(first * second * x).sum())).backward()
+
+
+PASSES = [
+    two_passes,
+    one_graph_twice,
+    after_a_local_pass,
+    gradient_penalty,
+    backward_within_backward,
+]
+
+
+def stepped(passes) -> list:
+    """Collective on several ranks: three steps, with two batches in one process; parameters of two
+    types of number.
+    """
+    algo, parts = algo_of([torch.arange(1.0, 3), torch.full((2,), 0.1, dtype=torch.float64)])
+    batches, optimizer = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), algo.optimizers["all"]
+    with ExitStack() as undo:
+        average = lambda loss: loss  # noqa: E731
+        if group.world_size() > 1:
+            build(algo, undo)
+            average = optimizer_ddp.of(optimizer).average_in_backward
+            batches = batches[group.rank()][None]
+        for _ in range(3):
+            optimizer.zero_grad()
+            passes(*parts, batches, average)
+            nn.utils.clip_grad_norm_(parts, 0.2)
+            optimizer.step()
+    return [p.detach() for p in parts]
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_one_message_averages_every_kind_of_pass(ranks, passes):
+    expected = stepped(passes)
+    for parts in ranks.run(stepped, passes):
+        for value, wanted in zip(parts, expected):
+            assert value.dtype == wanted.dtype
+            assert torch.allclose(value, wanted, rtol=1e-5)
+
+
+def sparse_gradient() -> None:
+    algo, (weight,) = algo_of([torch.ones(3, 2)])
+    with ExitStack() as undo:
+        build(algo, undo)
+        rows = nn.functional.embedding(torch.tensor([group.rank()]), weight, sparse=True)
+        backprop(algo.optimizers["all"], rows.sum())
+
+
+def test_a_sparse_gradient_is_refused(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(sparse_gradient)
+    for word in ("WrapError", "optimizer all has a sparse gradient", "sparse=True"):
+        assert word in str(caught.value)
+
+
+def test_an_algorithm_whose_optimizers_are_not_found_is_named():
+    """Else each rank would train a different model, unnoticed with ddp.verify=false."""
+    algo = make_algo()
+    assert not structure.uncovered(algo)
+    algo.optimizers = {}
+    (only,) = structure.uncovered(algo)
+    assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
+
+
+def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
+    """Whether DDP has more parameters than the optimizer; what torch warns of."""
+    algo, before = make_algo(), torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    with ExitStack() as undo, warnings.catch_warnings(record=True) as heard:
+        undo.callback(torch.set_warn_always, before)
+        warnings.simplefilter("always")
+        if filtered:
+            undo.enter_context(parallel.without_false_alarms())
+        build(algo, undo, DDP)
+        step(algo, torch.ones(2, 4, dtype=torch.float64))
+        more = any(
+            len([*averaging.parallel.parameters()]) > len(averaging.reduced)
+            for averaging in optimizer_ddp.among(algo)
+        )
+    words = {str(one.message) for one in heard if issubclass(one.category, UserWarning)}
+    return more, {text[:23] for text in words if "find_unused" in text or "bucket" in text}
+
+
+def test_a_pass_that_uses_every_parameter_warns_through_python_alone(ranks):
+    """A parameter that no pass uses would make DDP wait for the GPU in each."""
+    assert ranks.run(warnings_of_torch, False) == [(False, {"find_unused_parameters="})] * 2
+    assert ranks.run(warnings_of_torch, True) == [(False, set())] * 2
+
+
+def beside_a_parallel_net() -> tuple:
+    """One optimizer for a parallel net and a plain one: each gradient is averaged once."""
+    torch.manual_seed(1)
+    nets = nn.ModuleDict({"encoder": nn.Linear(4, 3), "head": nn.Linear(3, 1)})
+    parallel.parallelise(nets["encoder"], "ddp", parallel.ddp_options(Options(), nets["encoder"]))
+    optimizer = torch.optim.SGD(nets.parameters(), 0.0)
+    algo = SimpleNamespace(nets=nets, optimizers={"policy": optimizer})
+    x = torch.arange(8.0).view(2, 4)[group.rank()][None]
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        assert [one.shape for one in optimizer_ddp.of(optimizer).reduced] == [(1, 3), (1,)]
+        backprop(optimizer, nets["head"](nets["encoder"](x)).sum())
+    expected = nets["head"].weight.detach().T @ torch.arange(8.0).view(2, 4).mean(0)[None]
+    head = nets["encoder"](torch.arange(8.0).view(2, 4)).mean(0)
+    return (
+        torch.allclose(nets["encoder"].weight.grad, expected),
+        torch.allclose(nets["head"].weight.grad[0], head),
+    )
+
+
+def test_it_takes_what_parallel_nets_leave(ranks):
+    assert ranks.run(beside_a_parallel_net) == [(True, True)] * 2
+
+
+def test_what_is_outside_the_nets_is_saved_and_put_back():
+    algo, other = make_algo(), make_algo()
+    with torch.no_grad():
+        algo.alpha.fill_(0.5)
+    restore_model(other, captured(algo))
+    assert other.alpha.item() == 0.5

@@ -1,0 +1,147 @@
+"""Frames: pixels and bytes against TensorFlow's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.config.host.rlds_keys import IMAGE_FILTERS
+from robomimic_ddp.data.rlds.pipeline import resize
+from robomimic_ddp.data.rlds.pipeline.images import (
+    PictureSize,
+    RecordError,
+    decode,
+    encode_jpeg,
+    resize_frames,
+)
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from scripts.bench.data_set import made_up_episodes
+from tests.rlds.tensorflow_pixels import resized
+
+ROOT = Path(__file__).resolve().parents[3]
+SIZES = [
+    ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),
+    ((97, 131), (128, 61)), ((64, 64), (63, 65)), ((1, 1), (5, 7)), ((33, 1), (8, 4)),
+    ((50, 70), (1, 1)), ((3, 200), (9, 11)), ((360, 640), (128, 128)), ((2, 300), (2, 13)),
+    ((180, 320), (180, 96)), ((180, 320), (64, 320)), ((480, 640), (224, 224)),
+    ((128, 128), (128, 128)), ((33, 47), (33, 47)),
+]  # fmt: skip
+
+
+def pictures(height, width, each=3):
+    """Random ones, ones with the spectrum of photographs, and ones with hard edges."""
+    random = np.random.default_rng(height * 1000 + width)
+    random = random.integers(0, 256, (each, height, width, 3))
+    (episode,) = made_up_episodes(1, each, height, width)
+    natural = [step["observation"]["exterior_image_1_left"] for step in episode["steps"]]
+    edges = np.where(random > 127, 255, 0)
+    return np.concatenate([random, np.stack(natural), edges]).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", IMAGE_FILTERS)
+def test_pixels_are_tensorflows(name):
+    """To the last bit, compiled and in numpy."""
+    for stored, target in SIZES:
+        frames, size = pictures(*stored, 1), PictureSize(*target, name)
+        wanted = resized(frames, size)
+        found = resize_frames(frames, size)
+        assert found.dtype == np.uint8 and found.shape == (3, *target, 3)
+        assert np.array_equal(found, wanted), (stored, target)
+
+
+def test_without_numba_the_numbers_are_the_same(monkeypatch):
+    frames, size = pictures(90, 160, 1), PictureSize(64, 48)
+    compiled = resize_frames(frames, size)
+    monkeypatch.setattr(resize, "compiled_filter", lambda: None)
+    assert np.array_equal(compiled, resize_frames(frames, size))
+
+
+COMPILES = """
+from robomimic_ddp.data.rlds.pipeline import resize
+import numba.core.config
+before = numba.core.config.CACHE_DIR
+compiled = resize.compiled_filter()
+assert compiled is not None and numba.core.config.CACHE_DIR == before
+print(sum(compiled.dispatcher.stats.cache_hits.values()))
+"""
+
+
+def compile_at(home: Path, code: str = COMPILES, **variables: str) -> str:
+    """What a process with this home folder prints."""
+    kept = {name: text for name, text in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment = {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_compiled_code_is_kept_beside_the_indices(tmp_path):
+    assert compile_at(tmp_path) == "0"
+    kept = [path for path in tmp_path.rglob("*.nb?")]
+    folder = tmp_path / ".cache" / "robomimic_ddp" / "rlds" / "compiled"
+    assert kept and all(folder in path.parents for path in kept)
+    assert compile_at(tmp_path) == "1", "the second process has nothing to compile"
+    for path in kept:
+        path.write_bytes(b"damaged")
+    assert compile_at(tmp_path) == "0", "damaged code is compiled again"
+    assert compile_at(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "mine")) == "0"
+    assert [*(tmp_path / "mine").rglob("*.nbc")]
+
+
+def test_a_folder_where_no_compiled_code_can_be_written_is_no_error(tmp_path):
+    """The package is read-only, and so is the home folder."""
+    code = (
+        "import tempfile\n"
+        "def no(*_, **__): raise OSError('read-only')\n"
+        f"tempfile.TemporaryFile = no\n{COMPILES}"
+    )
+    assert compile_at(tmp_path, code) == "0"
+
+
+ENCODERS = {
+    "jpeg": lambda tf, frame: tf.io.encode_jpeg(frame, quality=92),
+    "grey jpeg": lambda tf, frame: tf.io.encode_jpeg(frame[..., :1]),
+    "progressive jpeg": lambda tf, frame: tf.io.encode_jpeg(frame, progressive=True),
+    "jpeg with all colours": lambda tf, frame: tf.io.encode_jpeg(frame, chroma_downsampling=False),
+    "jpeg and more": lambda tf, frame: tf.io.encode_jpeg(frame) + b"more",
+    "png": lambda tf, frame: tf.io.encode_png(frame),
+    "grey png": lambda tf, frame: tf.io.encode_png(frame[..., :1]),
+    "png with alpha": lambda tf, frame: tf.io.encode_png(
+        np.concatenate([frame, frame[..., :1]], 2)
+    ),
+    "png of 16 bits": lambda tf, frame: tf.io.encode_png(frame.astype(np.uint16) * 257 + 3),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_frames_are_decoded_to_tensorflows_pixels(kind):
+    tf = import_tensorflow()
+    for frame in pictures(61, 83, 1):
+        data = ENCODERS[kind](tf, frame).numpy()
+        wanted = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+        assert np.array_equal(decode(data, (61, 83)), wanted)
+
+
+@pytest.mark.parametrize("quality", [50, 95])
+def test_frames_are_encoded_to_tensorflows_bytes(quality):
+    tf = import_tensorflow()
+    for frame in pictures(61, 83, 1):
+        wanted = tf.io.encode_jpeg(frame, format="rgb", quality=quality).numpy()
+        assert encode_jpeg(frame, quality) == wanted
+
+
+@pytest.mark.bad_input
+def test_what_is_no_frame_of_the_size_is_refused():
+    (data, *_) = (encode_jpeg(frame, 90) for frame in pictures(61, 83, 1))
+    for damaged in (data[: len(data) // 2], data[:-2], b"", b"no picture", data[3:]):
+        with pytest.raises(RecordError):
+            decode(damaged)
+    with pytest.raises(RecordError, match="61x83 pixels, not the 61x84"):
+        decode(data, (61, 84))

@@ -1,0 +1,299 @@
+"""`robomimic-ddp inspect-data`: reports, statistics, contact sheet and drafts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.cli import main
+from robomimic_ddp.commands.inspect_data import survey
+from robomimic_ddp.config.host import host_config
+from robomimic_ddp.config.host.json_config import read_json
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.schema.spec import load_schema
+from robomimic_ddp.errors import DataError
+from tests.rlds import other_shapes
+from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A data_path with both datasets of other shapes."""
+    root = tmp_path_factory.mktemp("others")
+    other_shapes.write_bridge(root), other_shapes.write_ours(root)
+    return root
+
+
+def inspected(capsys, *words):
+    """The report of a run with --json."""
+    assert main(["inspect-data", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def as_host_config(path, cache, **train):
+    """A config file as the host reads it."""
+    factory = pytest.importorskip("robomimic.config").config_factory
+    given = read_json(path, "")
+    config = host_config.prepare_config(factory(given["algo_name"]), given)
+    with config.unlocked():
+        config.update(given)
+        config.train.update(data_cache_dir=str(cache), batch_size=4, **train)
+    return config
+
+
+def test_droid_data_is_described_and_its_schema_found(stored, capsys):
+    report = inspected(capsys, stored.folder)
+    assert report["episodes"] == len(LENGTHS)
+    assert report["bytes"] == sum(file.stat().st_size for file in stored.folder.glob("*tfrecord*"))
+    median = float(np.median(LENGTHS))
+    assert report["length"] == {
+        "read": len(LENGTHS), "min": min(LENGTHS), "median": median, "max": max(LENGTHS)
+    }  # fmt: skip
+    assert report["cameras"]["observation/wrist_image_left"] == {"height": 24, "width": 40}
+    assert report["features"]["observation/joint_position"]["shape"] == [7]
+    assert report["language"]["feature"] == "language_instruction"
+    assert report["schema"] == "droid"
+
+
+def test_record_files_that_the_metadata_does_not_list_are_said(stored, capsys, tmp_path):
+    folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
+    assert not inspected(capsys, folder)["unlisted"]
+    last = sorted(folder.glob("*tfrecord*"))[-1]
+    for name in ("made_up-train.tfrecord-00077-of-00078", "made_up-val.tfrecord-00000-of-00001"):
+        shutil.copy(last, folder / name)
+    assert inspected(capsys, folder)["unlisted"] == ["made_up-train.tfrecord-00077-of-00078"]
+    assert main(["inspect-data", str(folder)]) == 0
+    assert "00077-of-00078 first, and are not read" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_few_episodes_are_spread_over_the_files(stored):
+    source = Source(stored.folder)
+    first = np.cumsum([0, *source.episodes_per_file])
+    some = survey.read(source, 3)
+    files = [len(source.files) * number // 3 for number in range(3)]
+    assert [episode.length for episode in some] == [LENGTHS[first[number]] for number in files]
+    assert [episode.length for episode in survey.read(source, 0)] == list(LENGTHS)
+
+
+def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path):
+    out = tmp_path / "out"
+    report = inspected(capsys, folders / "bridge_like", "-o", out)
+    words = report["language"]
+    assert "" not in words["examples"] and len(words["examples"]) == words["different"] > 0
+    assert words["empty"] == 2  # the fourth task, which two of eight episodes have
+    assert report["schema"] == "bridge"
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "contact_sheet.png"]
+    config = as_host_config(out / "config.json", tmp_path / "cache")
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
+    assert set(batch["obs"]) == {"image_0", "eef_position", "eef_rotation", "gripper"}
+    assert batch["obs"]["image_0"].shape[2:] == (24, 32, 3)
+    assert batch["actions"].shape[2] == 7 and batch["actions"].abs().max() <= 1
+
+
+def test_the_sheet_holds_frames_of_every_camera(folders, tmp_path, capsys):
+    from PIL import Image
+
+    inspected(capsys, folders / "bridge_like", "-o", tmp_path)
+    with Image.open(tmp_path / "contact_sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 3).astype(int)
+    shown = survey.read(Source(folders / "bridge_like" / "1.0.0"), 0)[:3]
+    cameras = {"observation/image_0", "observation/image_1"}
+    assert [set(episode.frames) for episode in shown] == [cameras] * 3
+    colours = np.unique(pixels, axis=0)
+    for episode in shown:
+        for frames in episode.frames.values():
+            assert frames[0][0] == 0 and frames[-1][0] == max(step for step, _ in frames)
+            for _, frame in frames:
+                centre = frame[4, 4].astype(int)  # in the middle of an even patch
+                assert np.abs(colours - centre).max(1).min() <= 2
+
+
+def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsys, tmp_path):
+    report = inspected(capsys, folders / "our_arm", "-o", tmp_path / "out")
+    assert report["schema"] is None
+    schema = load_schema(str(tmp_path / "out" / "schema.yaml"))
+    assert list(schema.cameras) == ["image"] and list(schema.states) == ["state"]
+    assert list(schema.actions) == ["gripper", "rotation_delta", "world_vector"]
+    assert schema.language.feature == "observation.natural_language_instruction"
+    config = as_host_config(tmp_path / "out" / "config.json", tmp_path / "cache")
+    assert config.train.rlds_schema == str(tmp_path / "out" / "schema.yaml")
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
+    assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
+
+
+def test_a_schema_that_people_have_worked_on_is_kept(folders, capsys, tmp_path):
+    words = (folders / "our_arm", "-o", tmp_path / "out")
+    inspected(capsys, *words)
+    schema, config = tmp_path / "out" / "schema.yaml", tmp_path / "out" / "config.json"
+    edited = schema.read_text().replace("  gripper:", "  hand:")
+    schema.write_text(edited)
+    before = config.read_text()
+    assert str(schema) not in inspected(capsys, *words)["written"]
+    assert schema.read_text() == edited
+    assert "hand" in json.loads(config.read_text())["train"]["action_keys"]
+    assert config.with_name("config.json.old").read_text() == before
+    taken = tmp_path / "out" / "config.json"
+    assert main(["inspect-data", str(words[0]), "-o", str(taken)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, capsys, tmp_path):
+    words = ("inspect-data", str(folders / "our_arm"), "-o", str(tmp_path))
+    assert main(list(words)) == 0
+    schema, sound = tmp_path / "schema.yaml", (tmp_path / "schema.yaml").read_text()
+    config = as_host_config(tmp_path / "config.json", tmp_path / "cache")
+    capsys.readouterr()
+    assert main(list(words)) == 0
+    assert f"schema: train.rlds_schema={schema}" in (text := capsys.readouterr().out)
+    assert "no packaged schema fits" not in text
+    for old, new in (("action.world_v", "action.wrld_v"), ("observation.image", "observation.im")):
+        schema.write_text(sound.replace(old, new))
+        assert main(list(words)) == 1
+        error = capsys.readouterr().err
+        with pytest.raises(DataError) as caught:
+            host_datasets.datasets_from_config(config, config.all_obs_keys)
+        for text in (error, str(caught.value)):
+            assert new in text and f"The nearest is `{old}" in text and str(schema) in text
+    schema.write_text(sound.replace("observation.image", "depth, optional: true"))
+    assert main(list(words)) == 0
+    assert "without image: no depth" in capsys.readouterr().out
+
+
+def test_a_draft_without_actions_is_completed_by_hand(tmp_path, capsys):
+    from tensorflow_datasets import features
+
+    step = {
+        "observation": {"joints": features.Tensor(shape=(7,), dtype=np.float64), "on": np.float64},
+        "cmd": {"dpos": features.Tensor(shape=(3,), dtype=np.float64)},
+        "is_last": np.bool_,
+    }
+    values = {"observation": {"joints": np.ones(7), "on": 1.0}, "cmd": {"dpos": np.ones(3)}}
+    steps = [{**values, "is_last": False}] * 4
+    described = features.FeaturesDict({"steps": features.Dataset(step)})
+    folder = other_shapes.write(tmp_path, "odd", described, [{"steps": steps}])
+    report = inspected(capsys, folder, "-o", tmp_path / "out")
+    drafted = tmp_path / "out" / "schema.yaml"
+    assert report["written"] == [str(tmp_path / "out" / "contact_sheet.png"), str(drafted)]
+    assert "names no action" in report["next"]
+    assert set(load_schema(str(drafted)).states) == {"joints", "on"}
+    drafted.write_text(drafted.read_text().replace("actions: {}", "actions:\n  dpos: cmd.dpos"))
+    report = inspected(capsys, folder, "-o", tmp_path / "out")
+    assert report["schema"] == str(drafted) and "torchrun" in report["next"]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["train"]["action_keys"] == ["dpos"]
+    assert set(config["observation"]["modalities"]["obs"]["low_dim"]) == {"joints", "on"}
+
+
+def test_people_get_tables(folders, stored, capsys):
+    assert main(["inspect-data", str(folders / "bridge_like" / "1.0.0")]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "8 episodes of 3 to 12 steps, median 6.5",
+        "observation/image_0  24      32",
+        "episode_metadata/file_path, episode_metadata/has_image_0",
+        "'put the cup down'",
+        "train.rlds_schema=bridge",
+    ):
+        assert part in text, text
+    assert main(["inspect-data", str(stored.folder), "--episodes", "2"]) == 0
+    assert "14 episodes" in (text := capsys.readouterr().out) and "(of 2 episodes read)" in text
+
+
+def test_hdf5_gets_a_summary(low_dim_dataset, capsys):
+    report = inspected(capsys, low_dim_dataset)
+    assert report["kind"] == "hdf5" and report["episodes"] == 6
+    assert report["length"] == {"read": 6, "min": 6, "median": 10.0, "max": 15}
+    assert report["features"]["obs/position"]["shape"] == [3]
+    assert report["filter_keys"] == ["train", "valid"]
+    assert main(["inspect-data", str(low_dim_dataset)]) == 0
+    assert "obs/gripper" in capsys.readouterr().out
+
+
+def test_the_hdf5_files_of_a_job(low_dim_dataset, capsys, tmp_path):
+    config = tmp_path / "cfg.json"
+    for data in (str(low_dim_dataset), [{"path": str(low_dim_dataset)}]):
+        config.write_text(json.dumps({"algo_name": "bc", "train": {"data": data}}))
+        (report,) = inspected(capsys, "--config", config)
+        assert report == inspected(capsys, low_dim_dataset)
+
+
+def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkeypatch):
+    """They are computed ahead, and what training then finds."""
+    config, path, cache = make_config(data_cache_dir=None), tmp_path / "cfg.json", tmp_path / "new"
+    path.write_text(json.dumps(config))
+    assert main(["inspect-data", "--config", str(path), "--cache", str(cache)]) == 0
+    shown = capsys.readouterr().out
+    used = len(LENGTHS) - len(WORDLESS | FAILED)
+    assert f"{len(LENGTHS)} episodes, {used} of them used" in shown and "99 %" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("abs_pos[1]")]
+    numbers = [float(number) for number in line.split()[1:]]
+    monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
+    (report,) = inspected(capsys, "--config", path, "--cache", cache)
+    assert [*report["actions"]["abs_pos[1]"].values()] == pytest.approx(numbers, abs=1e-4)
+    config = make_config(data_cache_dir=str(cache))
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
+    stats = train.get_action_stats()["action/abs_pos"]
+    assert [numbers[0], numbers[5]] == pytest.approx(
+        [stats["min"][0, 1], stats["mean"][0, 1]], abs=1e-4
+    )
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "words, code, message",
+    [
+        (["{folders}"], 1, "several datasets: bridge_like, our_arm"),
+        (["{tmp}/nothing"], 1, "does not exist"),
+        (["{tmp}/empty"], 1, "dataset_info.json"),
+        (["{tmp}/text.txt"], 1, "neither the folder of an RLDS dataset nor an HDF5 file"),
+        (["{cut}"], 1, "made_up-train.tfrecord-00000"),
+        (["{hdf5}", "-o", "{tmp}/out"], 2, "drafts for RLDS datasets only"),
+        ([], 2, "name a dataset"),
+        (["{hdf5}", "--cache", "{tmp}"], 2, "--cache needs --config"),
+        (["{hdf5}", "--config", "{tmp}/a.json"], 2, "leave out PATH and -o"),
+        (["--config", "{tmp}/none.json"], 1, "no such file"),
+        (["--config", "{tmp}/a.json"], 1, "train.data=None: expected at least one dataset"),
+        (["--config", "{tmp}/b.json"], 1, "found no algo_name"),
+        (["--config", "{tmp}/c.json"], 1, "train=[1], but train is a section"),
+    ],
+)
+def test_mistakes_are_one_clear_error(
+    words, code, message, folders, stored, low_dim_dataset, capsys, tmp_path
+):
+    (tmp_path / "empty" / "1.0.0").mkdir(parents=True)
+    (tmp_path / "text.txt").write_text("words")
+    (tmp_path / "a.json").write_text(json.dumps({"algo_name": "bc"}))
+    (tmp_path / "b.json").write_text(json.dumps({"train": {"data_format": "droid_rlds"}}))
+    (tmp_path / "c.json").write_text(json.dumps({"algo_name": "bc", "train": [1]}))
+    cut = tmp_path / "made_up" / "1.0.0"
+    if words[:1] == ["{cut}"]:
+        shutil.copytree(stored.folder, cut)
+        file = sorted(cut.glob("*tfrecord*"))[0]
+        file.write_bytes(file.read_bytes()[:-40])
+    places = {"folders": folders, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
+    assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.bad_input
+def test_a_number_of_episodes_below_none_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["inspect-data", str(tmp_path), "--episodes", "-1"])
+    assert caught.value.code == 2 and "expected a whole number from 0" in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_a_key_that_training_would_refuse_is_refused(low_dim_dataset, capsys, tmp_path):
+    config = {"algo_name": "bc", "train": {"data": str(low_dim_dataset), "sed": 1}}
+    (tmp_path / "cfg.json").write_text(json.dumps(config))
+    assert main(["inspect-data", "--config", str(tmp_path / "cfg.json")]) == 1
+    assert "The closest valid key is train.seed" in capsys.readouterr().err

@@ -1,0 +1,264 @@
+"""Mixed precision around a net's forward, and gradients that overflow."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp.config.launch_env import LaunchEnv
+from robomimic_ddp.config.options import Options, resolve
+from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.errors import DataError, LossError
+from robomimic_ddp.monitoring import nan_guard, step_hooks
+from robomimic_ddp.training import presets
+from robomimic_ddp.training.presets import added_by_max, prepare, with_preset
+from robomimic_ddp.training.step import backprop, compile, precision
+from tests.versions import NEEDS_CPU_FP16
+
+
+class Net(nn.Module):
+    """Notes what it computes in; may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen, self.fails = nn.Linear(4, 4), [], False
+
+    def forward(self, x: torch.Tensor) -> dict:
+        if self.fails:
+            raise ValueError("planted")
+        inside = self.layer(x)
+        self.seen.append(inside.dtype)
+        return {"out": inside, "parts": [inside, (inside, 1)]}
+
+
+def computes_in() -> torch.dtype:
+    """What a product is computed in outside of any net."""
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
+@pytest.mark.parametrize("kind", ["bf16", pytest.param("fp16", marks=NEEDS_CPU_FP16)])
+def test_a_net_computes_in_it_and_hands_out_fp32(kind):
+    net = Net()
+    with ExitStack() as undo:
+        precision.install([net], kind, undo)
+        out = net(torch.ones(2, 4))
+        assert net.seen == [precision.KINDS[kind]]
+        assert {out["out"].dtype, out["parts"][0].dtype, out["parts"][1][0].dtype} == {
+            torch.float32
+        }
+        assert net.layer.weight.dtype == torch.float32
+        copied = copy.deepcopy(net)
+        copied(torch.ones(2, 4))
+        assert copied.seen[-1] == precision.KINDS[kind]
+        net.fails = True
+        with pytest.raises(ValueError, match="planted"):
+            net(torch.ones(2, 4))
+        if precision._RUNS_AFTER_FAILURES:
+            assert computes_in() == torch.float32, "a failed forward left autocast on"
+        net.fails = False
+        net(torch.ones(2, 4))
+        assert computes_in() == torch.float32, "the forward after a failed one left autocast on"
+    net(torch.ones(2, 4))
+    assert net.seen[-1] == torch.float32
+
+
+def test_replicas_of_data_parallel_compute_in_it(monkeypatch):
+    """They have no parameters, so autocast is given the device that the net is on."""
+    seen, autocast = [], torch.autocast
+    monkeypatch.setattr(
+        torch, "autocast", lambda device, kind: seen.append(device) or autocast("cpu", kind)
+    )
+    net = nn.Linear(4, 4, device="meta")
+    with ExitStack() as undo:
+        precision.install([net], "bf16", undo)
+        replica = net._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.ones(4, 4), torch.ones(4)
+        assert not list(replica.parameters())
+        replica(torch.ones(2, 4))
+    assert seen == ["meta"]
+
+
+def steps(scaler, count=8):
+    """Weights after each of `count` steps of one parameter."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    weights = []
+    for number in range(count):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
+        loss = (net(x) * 10).pow(2).mean()
+        norm = backprop.update(net, optimizer, loss, scaler=scaler)
+        weights.append(net.weight.detach().clone())
+        assert scaler is None or math.isfinite(norm) or torch.equal(weights[0], weights[-1])
+    return weights
+
+
+@NEEDS_CPU_FP16
+def test_a_step_that_overflows_is_left_out_and_the_scale_found():
+    """Scales are powers of two, so that scaling rounds nothing: equal bits."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    assert all(map(torch.equal, steps(scaler), steps(None)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    left_out = steps(scaler)
+    assert torch.equal(left_out[0], left_out[1]), "the step was not left out"
+    assert not torch.equal(left_out[1], left_out[-1])
+    assert 1 < scaler.get_scale() < 2.0**126
+
+
+class Algo:
+    """Logs the losses and gradient norms that it is given."""
+
+    def __init__(self, losses: list, norms: list) -> None:
+        self.losses, self.norms = iter(losses), iter(norms)
+
+    def process_batch_for_training(self, batch: dict) -> dict:
+        return batch
+
+    def log_info(self, info: dict) -> dict:
+        return {"Loss": next(self.losses), "Norm": next(self.norms)}
+
+
+def run_epoch(model, data_loader, epoch, num_steps):
+    logs = []
+    for _ in range(num_steps):
+        model.process_batch_for_training(data_loader)
+        logs.append(model.log_info({}))
+    return logs
+
+
+def train(losses, may_overflow, batch=None, norms=None):
+    algo = Algo(losses, norms or [1.0] * len(losses))
+    with step_hooks.installed(algo, [nan_guard.Guard(None, 1, may_overflow)]):
+        return run_epoch(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
+
+
+def test_losses_without_a_sum_are_guarded():
+    """IQL logs one for each net."""
+    algo, log = Algo([1.0], [1.0]), {"adv": math.nan, "vf/v_loss": 1.0}
+    algo.log_info = lambda info: dict(log)
+    with step_hooks.installed(algo, [nan_guard.Guard(None, 1)]):
+        run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+        log["vf/v_loss"] = math.inf
+        with pytest.raises(LossError, match="the loss is inf at step 2.*diverged"):
+            run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+
+
+def test_overflows_of_fp16_are_left_out_of_the_log():
+    losses = [1.0, math.inf, math.nan, 2.0]
+    logs = train(losses, True)
+    assert [log.get("Loss") for log in logs] == [1.0, None, None, 2.0]
+    assert all(log["Norm"] == 1.0 for log in logs)
+    with pytest.raises(LossError, match="the training diverged"):
+        train(losses, False)
+
+
+def test_training_that_never_comes_back_and_broken_data_still_stop():
+    most = nan_guard.MOST_OVERFLOWS
+    train([math.nan] * most + [1.0] + [math.nan] * most, True)
+    with pytest.raises(LossError):
+        train([math.nan] * (most + 1), True)
+    with pytest.raises(DataError, match="NaN or infinity in actions"):
+        train([math.nan], True, {"actions": torch.tensor([math.nan])})
+
+
+def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_finite():
+    most = nan_guard.MOST_OVERFLOWS
+    norms = [math.inf] * most + [1.0] + [math.nan] * most
+    assert train([1.0] * len(norms), True, norms=norms)[0] == {"Loss": 1.0}
+    with pytest.raises(LossError, match=f"left out {most} steps in a row, since Norm overflowed"):
+        train([1.0] * (most + 1), True, norms=[math.nan] * (most + 1))
+    train([1.0] * 30, False, norms=[math.inf] * 30)  # without fp16 a norm is the host's business
+
+
+def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
+    monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
+    assert "on GPUs only" in precision.why_not("fp16", "cpu")
+    assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
+
+
+def placed(kind, several):
+    """The plan of rank 0, of two or alone."""
+    launch = LaunchEnv(True, 0, 2, 0, 2) if several else LaunchEnv()
+    gpus = 0 if kind == "cpu" else 1 + several
+    return make_plan(launch, resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
+
+
+def filled(resolved, plan, any_parallel_net=True):
+    return with_preset(Settings.of(resolved, plan, seed=7), any_parallel_net)
+
+
+def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(compile, "why_not", lambda *_: None)
+    for device, several, precision_is, comm_is in (
+        ("cuda", True, "bf16", "bf16"),
+        ("cuda", False, "bf16", "none"),
+        ("cpu", True, "fp32", "bf16"),
+        ("cpu", False, "fp32", "none"),
+    ):
+        found = filled(resolve({"preset": "max"}), placed(device, several)).options
+        assert (found.precision, found.comm) == (precision_is, comm_is)
+        assert found.compile == ("true" if device != "cpu" else "false")
+    asked = resolve({"preset": "max", "comm": "none", "compile": False}, {"precision": "fp32"})
+    assert filled(asked, placed("cuda", True)).options == asked.values
+    for preset in ("fast", "safe"):
+        resolved = resolve({"preset": preset})
+        assert filled(resolved, placed("cuda", True)).options == resolved.values
+    asked = resolve({"preset": "max"})
+    settings = filled(asked, placed("cuda", True), any_parallel_net=False)
+    found = settings.options
+    assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
+    assert added_by_max(settings, any_parallel_net=False) == (
+        "preset max adds: comm=bf16; not precision (needs nets that are made parallel one by one), "
+        "compile (needs nets that are made parallel one by one)"
+    )
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
+    settings = filled(asked, placed("cuda", False))
+    found = settings.options
+    assert (found.precision, found.compile) == ("fp32", "false")
+    assert added_by_max(settings) == (
+        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
+        "compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a "
+        "torch that sends bf16)"
+    )
+    given = resolve({"preset": "max", "precision": "fp16"})
+    assert added_by_max(filled(given, placed("cpu", True))) == (
+        "preset max adds: comm=bf16; not compile (needs GPUs, a compiler, and buckets of 1 "
+        "MiB or more), precision (set to fp16)"
+    )
+    assert added_by_max(filled(resolve(), placed("cpu", True))) is None
+
+
+@pytest.mark.parametrize("preset, expected", [("safe", "no"), ("fast", "no"), ("max", "yes")])
+def test_tf32_is_named_and_only_max_adds_products(preset, expected, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(presets, "_device", lambda _: torch.device("cuda:0"))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # as the host
+    model = SimpleNamespace(nets=nn.ModuleDict({"net": nn.Linear(2, 2)}))
+    with ExitStack() as undo:
+        line = prepare(model, Options(preset=preset), [model.nets["net"]], undo).line
+        assert f"TF32: convolutions yes, matrix products {expected}" in line
+        assert ("as the host has it" in line) is (preset != "max")
+        assert "algorithms of convolutions: measured, may differ between runs" in line
+        assert torch.backends.cuda.matmul.allow_tf32 is (preset == "max")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    with monkeypatch.context() as patched, ExitStack() as undo:
+        # torch raises where a host has set `torch.backends.fp32_precision`
+        patched.setattr(torch, "get_float32_matmul_precision", Mock(side_effect=RuntimeError))
+        line = prepare(model, Options(preset=preset), [model.nets["net"]], undo).line
+        assert "TF32: as the host has set it" in line
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    with ExitStack() as undo:
+        assert "TF32" not in prepare(model, Options(preset=preset), [], undo).line
