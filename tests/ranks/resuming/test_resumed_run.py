@@ -18,7 +18,7 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import env, options
+from robomimic_ddp.config import launch_env, options
 from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
@@ -45,7 +45,7 @@ def attempts(experiment, asked, counts, host_can=False, requeued=False):
     for count in counts:
         launch = LaunchEnv(restart_count=count, run_id="old", requeued=requeued)
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
-            with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
+            with mock.patch.object(launch_env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     resume.decide("cfg", run, False, host_can)
                     found = run.resume.source
