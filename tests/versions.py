@@ -49,10 +49,21 @@ def cases(options_of: dict[str, dict]) -> list:
     """The names of a table of options; those that this torch cannot have are skipped."""
     found = []
     for name, options in options_of.items():
-        marks = [mark for option, mark in OF_OPTIONS.items() if options.get(option)]
-        marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
-        found.append(pytest.param(name, marks=marks))
+        found.append(pytest.param(name, marks=_marks(options)))
     return found
+
+
+def require(options: dict) -> None:
+    """Skip the test where this torch cannot have one of the options."""
+    for mark in _marks(options):
+        if mark.args[0]:
+            pytest.skip(mark.kwargs["reason"])
+
+
+def _marks(options: dict) -> list:
+    marks = [mark for option, mark in OF_OPTIONS.items() if options.get(option)]
+    marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
+    return marks + [NEEDS_FSDP] * (options.get("mode") == "fsdp")
 
 
 def gloo_sends_bf16() -> bool:

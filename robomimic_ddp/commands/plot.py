@@ -69,8 +69,12 @@ def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> N
     if x is None:
         x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
     has_rollouts = any(record["phase"] == "rollout" for _, records in runs for record in records)
-    panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + has_rollouts)}
-    figure, axes = plt.subplot_mosaic(_PANELS[has_rollouts], **panels)
+    figure, axes = plt.subplot_mosaic(
+        _PANELS[has_rollouts],
+        figsize=(10, 6),
+        constrained_layout=True,
+        gridspec_kw={"width_ratios": (6, 5 + has_rollouts)},
+    )
     titles = {
         "loss": f"loss, mean over ranks{_loss_note(runs)}",
         "rate": "learning rate",

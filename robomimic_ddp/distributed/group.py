@@ -305,12 +305,16 @@ def add_over_ranks(tensor: torch.Tensor) -> None:
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
-    """Collective: overwrites each tensor in place with that of rank `source`, of the same shape."""
+    """Collective: overwrites each tensor in place with that of rank `source`, of the same shape.
+    They are sent as bytes: gloo does not send every type of number.
+    """
     if world_size() == 1:
         return
-    with torch.no_grad():
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=source)
+    for tensor in (tensor.detach() for tensor in tensors if tensor.numel()):
+        sent = tensor.contiguous()
+        dist.broadcast(sent.view(-1).view(torch.uint8), src=source)
+        if sent is not tensor:
+            tensor.copy_(sent)
 
 
 def exit_with_workers(code: int) -> NoReturn:

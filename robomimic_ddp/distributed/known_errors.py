@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 _ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
+_OF_TORCHRUN = "torch.distributed.elastic.multiprocessing"
+"""In torchrun's own lines about a rank that failed."""
 _PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
 _START = (
     "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
@@ -51,5 +53,5 @@ def remedy(text: str) -> str:
 def error_line(text: str) -> str:
     """Return the line of a job's output that a user should read first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line) and "ChildFailedError" not in line]
+    errors = [line for line in lines if _ERROR.search(line) and _OF_TORCHRUN not in line]
     return (errors or lines or ["it printed nothing"])[-1][:400]

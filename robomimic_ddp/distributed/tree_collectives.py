@@ -83,7 +83,7 @@ class Lent:
         tensor = self.tensor
         if tensor is None:
             tensor = torch.empty(self.shape, dtype=self.dtype)
-        group.broadcast_tensors(_bytes_of([tensor]))
+        group.broadcast_tensors([tensor])
         return tensor
 
 
@@ -108,7 +108,3 @@ def broadcast(nest: Any) -> Any:
         return value.fetch() if isinstance(value, Lent) else value
 
     return tree.mapped(fetched, lent(nest))
-
-
-def _bytes_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]

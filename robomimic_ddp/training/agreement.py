@@ -120,10 +120,7 @@ def make_plain_tensors_equal(model: Any) -> str | None:
         and all(rank.get(name, ())[:2] == (dtype, shape) for rank in gathered)
     ]
     tensors = host_algo.plain_tensors(model)
-    for name in unequal:
-        sent = tensors[name].detach().contiguous()
-        group.broadcast_tensors([sent])
-        tensors[name].detach().copy_(sent)
+    group.broadcast_tensors([tensors[name] for name in unequal])
     if not unequal:
         return None
     return f"made equal on all ranks, to rank 0's: {', '.join(unequal)}"

@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
 from robomimic_ddp.commands import figures, plot
@@ -79,11 +80,12 @@ def _frame(
     films: Mapping[str, Sequence[Film]], rates: Mapping[str, float], curve: Image.Image, number: int
 ) -> Image.Image:
     width = (PANEL[0] + BETWEEN) * len(TITLES) + curve.width
+    font = ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 16)
     frame = Image.new("RGB", (width, PANEL[1]), PAPER)
     for column, (key, title) in enumerate(TITLES.items()):
         left = column * (PANEL[0] + BETWEEN)
         text = f"{title}: {rates['success_' + key]:.0%} succeed"
-        ImageDraw.Draw(frame).text((left + 2, 3), text, INK, ImageFont.load_default(18))
+        ImageDraw.Draw(frame).text((left + 2, 3), text, INK, font)
         for place, film in enumerate(films[key]):
             row, across = divmod(place, 2)
             corner = (left + across * (TILE[0] + GAP), TITLE + row * (TILE[1] + GAP))

@@ -71,7 +71,7 @@ CONTENTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a compressed tensor": (lambda: net(torch.eye(3).to_sparse_csr()), "a sparse tensor"),
     "a quantized tensor": (
         lambda: net(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
-        "a quantized tensor",
+        "a quantized tensor|asks for torch._utils._rebuild_qtensor",
     ),
     "1000 levels": (lambda: {"model": nest(lambda value: {"a": value}, 1000)}, "levels deep"),
     "101 lists": (lambda: net(torch.ones(1), more=nest(lambda value: [value], 101)), "levels deep"),
@@ -222,9 +222,12 @@ def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
         state_file.read_file(tmp_path / state_file.STATE)
 
 
+NOT_PRINT = r"GLOBAL (builtins\.)?print |Unsupported class __builtin__\.print"  # torch before 2.6
+
+
 def test_why_a_state_was_not_loaded_is_no_advice_to_run_its_code(tmp_path: Path) -> None:
     torch.save({"state": Calls(print, ())}, tmp_path / state_file.STATE)
-    with pytest.raises(CheckpointError, match=r"GLOBAL (builtins\.)?print ") as error:
+    with pytest.raises(CheckpointError, match=NOT_PRINT) as error:
         state_file.read_file(tmp_path / state_file.STATE)
     assert "weights_only" not in str(error.value) and "safe_globals" not in str(error.value)
 
@@ -248,7 +251,8 @@ def test_models_that_have_no_named_tensors(model: Any, tmp_path: Path, capsys) -
 
 @pytest.mark.parametrize("config", ["[1]", '{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
 def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
-    odd = net(torch.zeros(1).to(torch.float8_e4m3fn), config=config, variable_state="epoch")
+    of_8_bits = getattr(torch, "float8_e4m3fn", torch.float32)  # torch 2.1
+    odd = net(torch.zeros(1).to(of_8_bits), config=config, variable_state="epoch")
     odd["model"][1] = 2
     torch.save(odd, tmp_path / "odd.pth")
     safe_load.check(tmp_path / "odd.pth", "bc")

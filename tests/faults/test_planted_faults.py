@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import robomimic_ddp
-from tests.faults.catalogue import CATALOGUE
+from tests.faults.catalogue import CATALOGUE, sharded
 from tests.faults.toy_run import MOMENTS, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
+from tests.versions import require
 
 pytestmark = pytest.mark.planted_fault
 
@@ -25,6 +26,8 @@ def train_with(title: str) -> None:
 
 @pytest.mark.parametrize("title", CATALOGUE)
 def test_the_fault_is_named(title, ranks):
+    if CATALOGUE[title].plants.get("config") is sharded:
+        require({"mode": "fsdp"})
     with pytest.raises(RankError) as caught:
         ranks.run(train_with, title, world_size=3)
     text = str(caught.value)
@@ -47,5 +50,6 @@ def clean(mode: str) -> int:
 )
 def test_the_same_job_without_a_fault_passes(mode, world_size, ranks):
     """Else the messages above could come from the job itself."""
+    require({"mode": mode})
     reached = ranks.run(clean, mode, world_size=world_size)
     assert reached == [len(MOMENTS) - 3 + 3 * STEPS] * world_size

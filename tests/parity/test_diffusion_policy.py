@@ -19,6 +19,7 @@ from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_m
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, job_of, train_on_rank
 from tests.tiers import slow_but
+from tests.versions import require
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 
@@ -146,6 +147,7 @@ def reference_of(host_ranks):
 @pytest.mark.parametrize("name", slow_but({*CASES} - SLOW, CASES))
 def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, reference_of):
     case = CASES[name]
+    require(dict(case.options))
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})
     of_ranks = host_ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
     require_parity(of_ranks, reference_of(case, job))

@@ -22,7 +22,6 @@ import torch._dynamo
 import torch._inductor.compile_fx
 import torch._inductor.config
 from torch._dynamo.utils import counters
-from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.graph import GraphLowering
 
 from robomimic_ddp.config.options import Options
@@ -53,6 +52,8 @@ class Compiled:
             (compile, "why_not", lambda *_: None),  # compiles a graph as well
         ]
         if not with_triton:
+            from torch._inductor.async_compile import AsyncCompile  # torch 2.0 has none
+
             replaced.append((AsyncCompile, "triton", lambda *_, **__: Kernel()))
         for owner, name, new in replaced:
             undo.enter_context(mock.patch.object(owner, name, new))

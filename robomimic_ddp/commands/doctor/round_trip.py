@@ -68,7 +68,7 @@ def measure() -> None:
         if launch.rank == 0:
             print_clean(
                 f"over {backend}: round trip {round_trip:.2f} ms, all-reduce of "
-                f"{gradients.nbytes / 1e6:.0f} MB (the gradients of a 67 M policy) "
+                f"{4 * PARAMETERS / 1e6:.0f} MB (the gradients of a 67 M policy) "
                 f"{all_reduce:.0f} ms"
             )
         group.barrier()

@@ -29,6 +29,12 @@ OPERATIONS += ("reduce_scatter_tensor", "broadcast_object_list", "_broadcast_coa
 LONGEST_SLEEP = 0.01
 
 
+def name_of(process_group: dist.ProcessGroup) -> str:
+    if hasattr(process_group, "group_name"):
+        return process_group.group_name
+    return dist.distributed_c10d._pg_names[process_group]  # torch 2.0
+
+
 class Ledger:
     """Collectives that this rank has called: group, operation, sizes, types and thread."""
 
@@ -61,7 +67,7 @@ class Ledger:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             self.sleep()
             values = [*args, *kwargs.values()]
-            within = [v.group_name for v in values if isinstance(v, dist.ProcessGroup)]
+            within = [name_of(v) for v in values if isinstance(v, dist.ProcessGroup)]
             values = [v for one in values for v in (one if isinstance(one, list) else [one])]
             tensors = [v for v in values if isinstance(v, torch.Tensor)]
             about = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]

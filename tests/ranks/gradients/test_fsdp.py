@@ -33,7 +33,9 @@ from robomimic_ddp.verify import gradient_means
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
+from tests.versions import NEEDS_FSDP
 
+pytestmark = NEEDS_FSDP
 SHARDED = Options(mode="fsdp")
 
 

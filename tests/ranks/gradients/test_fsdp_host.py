@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from robomimic_ddp.distributed import fsdp
 from robomimic_ddp.errors import EXIT_REFUSED
 from tests.configs import ConfigMaker
 from tests.hosts import Host
 from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
 from tests.runs import epoch_logs, run_directory
+from tests.versions import NEEDS_FSDP
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,6 +29,7 @@ def trained(pool: RankPool, host: Host, make: ConfigMaker, folder: Path, **ddp: 
     return run_directory(output), text
 
 
+@NEEDS_FSDP
 @pytest.mark.slow
 @pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-4), ("bf16", 0.02)])
 def test_the_run_is_that_of_ddp(
@@ -58,4 +61,6 @@ def test_other_algorithms_are_refused(
     file = config_file("bc", {"ddp": {"mode": "fsdp"}})
     code, text = job(host_ranks, host_copy, tmp_path, file, "none")
     assert code == EXIT_REFUSED
-    assert "ddp.mode=fsdp is not possible with BC: it is for nets that are made parallel" in text
+    of_bc = "ddp.mode=fsdp is not possible with BC: it is for nets that are made parallel"
+    lacks = fsdp.why_not("cpu")  # before any host is looked at
+    assert (f"ddp.mode=fsdp is not possible: {lacks}" if lacks else of_bc) in text

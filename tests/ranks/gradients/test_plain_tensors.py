@@ -22,6 +22,7 @@ def fit(job: Any) -> None:
     job.algo.clusters = SimpleNamespace(
         bins=rows, columns=rows.t(), flags=rows > rows.mean() + rank, names=np.array(["a", "b"])
     )
+    job.algo.counts = torch.arange(3, dtype=torch.int16) + rank  # which gloo does not send
     job.algo.scale = {"mean": [np.full(3, rank)], "of rank": rank}
     job.algo.rank_rows = torch.full((2,), float(rank))
 
@@ -47,7 +48,7 @@ def test_every_rank_has_the_main_ranks(ranks):
     (first, after, own), (second, other, others) = ranks.run(trained, world_size=2)
     assert set(first) == {
         *("self.clusters.bins", "self.clusters.columns", "self.clusters.flags"),
-        "self.scale['mean'][0]",
+        *("self.counts", "self.scale['mean'][0]"),
     }
     assert all(first[name] != second[name] for name in first)
     assert after == first and other == first

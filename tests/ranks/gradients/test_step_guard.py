@@ -14,6 +14,7 @@ from torch.optim import optimizer as torch_optimizers
 from robomimic_ddp import api
 from tests.faults.toy_run import ToyJob, train
 from tests.ranks.pool import RankError
+from tests.versions import require
 
 HIDDEN = nn.Linear(4, 4)
 """A global variable, which no search through an algorithm can find."""
@@ -79,6 +80,7 @@ def trained(plant: Any, mode: str, verify: str = "false") -> int:
     ],
 )
 def test_the_fault_is_named(plant, mode, words, ranks):
+    require({"mode": mode})
     with pytest.raises(RankError, match=f"(?s)WrapError.*{words}") as caught:
         ranks.run(trained, plant, mode)
     assert not caught.value.silent, "a rank hung"
