@@ -180,6 +180,18 @@ def keep_resume_note(text: str) -> None:
             Path(file).write_text(text, encoding="utf-8")
 
 
+LEFT_NOTE = "left"
+"""The name of a file there, which is made once the ranks of this node need no other node."""
+
+
+def keep_left_note() -> None:
+    """Tells our launcher, if it has started this process, that its ranks have left the others."""
+    file = os.environ.get(RESUME_NOTE)
+    with suppress(OSError):
+        if file:
+            Path(file).with_name(LEFT_NOTE).touch()
+
+
 EVALUATE = "ROBOMIMIC_EVALUATE"
 """The arguments of `evaluate` with which our launcher follows the run, in words of a shell."""
 

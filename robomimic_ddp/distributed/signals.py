@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import group, watchdog
+from robomimic_ddp.distributed import end_process, group, watchdog
 from robomimic_ddp.terminal import print_clean
 
 REQUEST = signal.SIGUSR1
@@ -117,7 +117,7 @@ class Stopper:
                 self._requested = True
                 self._exit_after(PATIENCE_SECONDS)
         elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
-            group.exit_with_workers(128 + signal.SIGINT)
+            end_process.exit_with_workers(128 + signal.SIGINT)
 
     def _exit_after(self, seconds: float) -> None:
         """Ends the process in `seconds`, unless the ranks agree to stop before."""
@@ -131,7 +131,7 @@ class Stopper:
         if not self._agreed:
             with suppress(Exception):
                 self.on_request() if self._requested else self.on_lost_launcher()
-            group.exit_with_workers(128 + signal.SIGTERM)
+            end_process.exit_with_workers(128 + signal.SIGTERM)
 
     def _cancel_exit(self) -> None:
         self._agreed = True

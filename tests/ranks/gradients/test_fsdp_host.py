@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.distributed import fsdp
+from robomimic_ddp.distributed.gradients import fsdp
 from robomimic_ddp.errors import EXIT_REFUSED
 from tests.configs import ConfigMaker
 from tests.hosts import Host
