@@ -19,6 +19,11 @@ _RECORDS_COLLECTIVES = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP
 _COLLECTIVES_PREFIX = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
+def under_torchrun() -> bool:
+    """Return whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def main_address() -> str:
     """Return where the ranks meet, as the launcher says it, for a message."""
     return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -173,6 +178,18 @@ def keep_resume_note(text: str) -> None:
     if file:
         with suppress(OSError):
             Path(file).write_text(text, encoding="utf-8")
+
+
+LEFT_NOTE = "left"
+"""The name of a file there, which is made once the ranks of this node need no other node."""
+
+
+def keep_left_note() -> None:
+    """Tells our launcher, if it has started this process, that its ranks have left the others."""
+    file = os.environ.get(RESUME_NOTE)
+    with suppress(OSError):
+        if file:
+            Path(file).with_name(LEFT_NOTE).touch()
 
 
 EVALUATE = "ROBOMIMIC_EVALUATE"

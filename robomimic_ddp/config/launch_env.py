@@ -6,6 +6,8 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -184,3 +186,27 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
             f"MASTER_PORT={port!r} is not a port: expected 1 to {_LAST_PORT}, the same one on "
             "every rank and free on the main node. torchrun chooses one by itself."
         )
+
+
+def require_all_nodes(launch: LaunchEnv) -> None:
+    """Raise LaunchError if torchrun has started fewer nodes than its command line asks for: it
+    counts out a node whose clock is behind, even after all nodes have met.
+    """
+    least = _least_nodes()
+    if launch.elastic and launch.nodes is not None and launch.nodes < least:
+        raise LaunchError(
+            f"torchrun has started {launch.nodes} node(s) and expected {least} (--nnodes): node "
+            f"{env.host_name()} would train without the others. torchrun counts out a node whose "
+            "clock is more than 15 seconds behind. Compare `date -u` on all nodes, set the clocks, "
+            "and start again."
+        )
+
+
+def _least_nodes() -> int:
+    """Return the fewest nodes that this process's parent may start, by its command line; else 1."""
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace") as file:
+            least = re.search(r"\0--nnodes[=\0](\d+)", file.read())
+    except OSError:
+        least = None
+    return int(least[1]) if least else 1

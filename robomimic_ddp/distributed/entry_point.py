@@ -16,7 +16,14 @@ from typing import Any, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import early_failure, env, launch_env
-from robomimic_ddp.distributed import group, known_errors, quiet_streams, signals, watchdog
+from robomimic_ddp.distributed import (
+    end_process,
+    group,
+    known_errors,
+    quiet_streams,
+    signals,
+    watchdog,
+)
 from robomimic_ddp.errors import (
     EXIT_REFUSED,
     LateRankError,
@@ -69,6 +76,7 @@ def entry_point(main: Callable) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             launch = launch_env.read_launch_env()
+            launch_env.require_all_nodes(launch)
         except RobomimicDDPError as error:
             print_clean(f"error: {error}", file=sys.__stderr__)
             sys.exit(EXIT_REFUSED)
@@ -192,7 +200,7 @@ def _wait_for_launcher(seconds: float) -> None:
     torchrun would list another end as a failure. Returns if no signal comes.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: group.exit_with_workers(0))
+        signal.signal(signal.SIGTERM, lambda *_: end_process.exit_with_workers(0))
     time.sleep(seconds)
 
 
@@ -247,7 +255,7 @@ def _end(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if group.is_initialized() or not sys.modules.keys().isdisjoint(_SIMULATORS):
-        group.exit_with_workers(code)
+        end_process.exit_with_workers(code)
     sys.exit(code)
 
 
@@ -263,6 +271,6 @@ def _end_with_parent() -> None:
         with suppress(Exception):
             for say in _last_words:
                 say()
-        group.exit_with_workers(EXIT_REFUSED)
+        end_process.exit_with_workers(EXIT_REFUSED)
 
     threading.Thread(target=watch, name="robomimic-ddp-launcher-watch", daemon=True).start()

@@ -11,16 +11,14 @@ import gc
 import inspect
 import json
 import logging
-import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -207,6 +205,7 @@ def leave() -> None:
         watchdog.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
+        env.keep_left_note()
 
 
 def sends_over_gloo(device: torch.device) -> bool:
@@ -315,16 +314,3 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
         dist.broadcast(sent.view(-1).view(torch.uint8), src=source)
         if sent is not tensor:
             tensor.copy_(sent)
-
-
-def exit_with_workers(code: int) -> NoReturn:
-    """Ends this process and its data workers at once: a worker that hangs in a read would outlive
-    it, and keep the lock of the run directory.
-    """
-    if threading.current_thread() is threading.main_thread():
-        # torch's handler raises if a worker is killed.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with suppress(Exception):
-        for child in multiprocessing.active_children():
-            child.kill()
-    os._exit(code)

@@ -31,7 +31,7 @@ from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import table, width
 from scripts.bench import turns
-from scripts.bench.data_set import (
+from scripts.bench.loading.data_set import (
     DEFAULT_FOLDER,
     OURS,
     PREPARED,
@@ -64,7 +64,7 @@ def measure(
     per frame, and of seconds per frame; over_hosts: processor time of ours over each host's loader.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["scripts.bench.data_loaders"])
+    context.set_forkserver_preload(["scripts.bench.loading.data_loaders"])
     started, first = {}, {}
     try:
         with ProcessPoolExecutor(1, context) as once:
@@ -163,7 +163,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def start(job: DataJob, world: int, loader: str) -> float:
     """In a loader's process: make the loader; return seconds until the first batch."""
-    from scripts.bench.data_loaders import make_stream
+    from scripts.bench.loading.data_loaders import make_stream
 
     began = time.perf_counter()
     _streams.append(make_stream(job, loader, world))

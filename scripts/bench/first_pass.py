@@ -19,7 +19,7 @@ from typing import Any
 
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.index.build import make_index
-from scripts.bench.data_set import DEFAULT_FOLDER, DataJob, open_dataset, write_if_missing
+from scripts.bench.loading.data_set import DEFAULT_FOLDER, DataJob, open_dataset, write_if_missing
 
 
 def forget(files: tuple[Path, ...]) -> None:

@@ -16,7 +16,7 @@ import psutil
 
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from scripts.bench.data_set import DataJob, open_dataset, write_if_missing
+from scripts.bench.loading.data_set import DataJob, open_dataset, write_if_missing
 
 MARKS = 20
 MOST_GROWTH_MB = 20.0

@@ -22,7 +22,7 @@ from typing import Any
 
 from robomimic_ddp.config import env
 from scripts.bench import turns
-from scripts.bench.data_set import DEFAULT_FOLDER, PREPARED, DataJob, write_if_missing
+from scripts.bench.loading.data_set import DEFAULT_FOLDER, PREPARED, DataJob, write_if_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES, MEASURED, ROUNDS = 40, 160, 9
@@ -30,8 +30,11 @@ BATCHES, MEASURED, ROUNDS = 40, 160, 9
 WORKER = """
 import itertools, json, os, re, sys
 from pathlib import Path
-from scripts.bench.data_set import DataJob, open_dataset
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+try:
+    from scripts.bench.loading.data_set import DataJob, open_dataset
+except ImportError:  # an earlier version
+    from scripts.bench.data_set import DataJob, open_dataset
 
 settings = json.loads(sys.argv[1])
 job = DataJob(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})

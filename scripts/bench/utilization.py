@@ -28,7 +28,7 @@ from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
 from robomimic_ddp.terminal import table, width
 from scripts.bench import turns
 from scripts.bench.data import cpu_seconds
-from scripts.bench.data_set import (
+from scripts.bench.loading.data_set import (
     DEFAULT_FOLDER,
     OURS,
     PREPARED,

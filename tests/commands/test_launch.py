@@ -287,7 +287,7 @@ STUCK = """
 import subprocess, sys, time
 from robomimic_ddp.commands.launch import quiet_torchrun
 def torchrun():  # waits for a node that is lost, in torch
-    subprocess.Popen(["true"])
+    rank = subprocess.Popen(["true"])  # without a name it is asked how it has ended
     time.sleep(100)
 quiet_torchrun.torchrun = torchrun
 quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
@@ -318,19 +318,23 @@ def next_rendezvous():
     not_reached()
 
 
+def _assign_worker_ranks():
+    raise quiet_torchrun._STORE_ERROR("No route to host\nframe #0")
+
+
 def is_failed():
     return None.is_failed()
 
 
-@pytest.mark.parametrize("torchrun", [next_rendezvous, is_failed])
+@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
 def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
     assert quiet_torchrun.main() == 1
     told = capsys.readouterr().err
-    cause = "No route to host" if torchrun is next_rendezvous else "it had all its nodes"
-    words = f"the job at node01:29400 has ended, or its first node is lost ({cause}), while this"
-    assert told.startswith(f"launch: {words}")
+    cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
+    words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
+    assert told.startswith(f"launch: {words} ({cause}), while this node")
     assert "Traceback" not in told
 
 

@@ -67,7 +67,48 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(tmp_
     assert "a rank has failed, see the root cause above" in first, first
     assert "a rank has failed, see the root cause above" in second, second
     assert "Traceback" not in surplus, surplus
-    assert f"launch: the job at {endpoint} has ended, or its first node is lost (" in surplus
+    assert f"launch: the job at {endpoint} has ended, or its first node or the" in surplus
+
+
+HANGS = """
+import sys, time
+from robomimic_ddp.config import env
+if "leaves" in sys.argv:
+    env.keep_left_note()
+    time.sleep(20)
+    sys.exit("ends by itself")
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("does", ["hangs", "leaves"])
+def test_a_rank_that_hangs_is_ended_after_another_node(does, tmp_path):
+    """In no collective, so that it cannot notice; but not once the ranks have left each other."""
+    (tmp_path / "first.py").write_text(HANGS)
+    (tmp_path / "second.py").write_text("import sys; sys.exit(1)")
+    patience = "from robomimic_ddp.commands.launch import other_nodes; "
+    launcher = f"{patience}other_nodes._PATIENCE_SECONDS = 1.0\n{LAUNCHER}"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    flags = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
+    flags += [f"--rdzv_endpoint={endpoint}", "--rdzv_conf=keep_alive_interval=1"]
+    outputs, launchers = [tmp_path / "first.txt", tmp_path / "second.txt"], []
+    try:
+        for output in outputs:
+            words = [sys.executable, "-c", launcher, *flags, f"{output.stem}.py", does]
+            with output.open("w") as file:
+                given = {"cwd": tmp_path, "env": environment(None), "stdin": subprocess.DEVNULL}
+                launchers.append(subprocess.Popen(words, stdout=file, stderr=file, **given))
+            if len(launchers) == 1:
+                wait_for("has waited at", outputs[:1])  # so that the store is in its launcher
+        assert [launcher.wait(90) for launcher in launchers] == [1, 1]
+    finally:
+        for launcher in launchers:
+            launcher.terminate()
+            launcher.wait()
+    first = outputs[0].read_text()
+    assert ("the launcher of another node has ended, see its" in first) == (does == "hangs"), first
+    assert ("ends by itself" in first) == (does == "leaves") and "Traceback" not in first
 
 
 def test_a_second_job_at_the_address_of_a_first_is_refused():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from robomimic_ddp.config import env, launch_env, machine
 from robomimic_ddp.config.launch_env import LaunchEnv, read_launch_env
 from robomimic_ddp.errors import LaunchError
+from tests.hosts import run
 
 TORCHRUN = {
     "RANK": "5",
@@ -163,3 +165,30 @@ def test_a_simulator_renders_off_screen_on_its_gpu(gpu, given, libraries, expect
     names = ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID")
     assert tuple(map(variables.get, names)) == expected
     assert variables["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+@pytest.mark.parametrize(
+    "flags, started, is_refused",
+    [
+        (["--nnodes=2"], 1, True),
+        (["--nnodes", "2"], 1, True),
+        (["--nnodes=2"], 2, False),
+        (["--nnodes=1:2"], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_ranks_refuse_to_start_on_fewer_nodes_than_torchrun_was_told(flags, started, is_refused):
+    """torchrun itself starts them where a node's clock is behind."""
+    rank = (
+        "from robomimic_ddp.distributed.entry_point import entry_point; "
+        "entry_point(lambda: print('trains'))()"
+    )
+    torchrun = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    )
+    added = {name: text for name, text in TORCHRUN.items() if name != "TORCHELASTIC_RESTART_COUNT"}
+    added |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": str(started)}
+    done = run(None, sys.executable, "-c", torchrun, rank, *flags, added=added)
+    assert done.returncode == (1 if is_refused else 0), done
+    assert ("trains" in done.stdout) != is_refused
+    assert ("torchrun has started 1 node(s) and expected 2" in done.stderr) == is_refused

@@ -22,7 +22,7 @@ from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of
 from robomimic_ddp.distributed import group, rng, signals
-from robomimic_ddp.distributed.watchdog import Watchdog
+from robomimic_ddp.distributed.watchdog_thread import Watchdog
 from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.monitoring import metrics
 from robomimic_ddp.monitoring.step_logs import BatchLogs

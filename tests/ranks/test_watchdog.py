@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from robomimic_ddp import verify
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import entry_point, group, watchdog
-from robomimic_ddp.distributed.watchdog import Watchdog
+from robomimic_ddp.distributed import entry_point, group, watchdog, watchdog_thread
+from robomimic_ddp.distributed.watchdog_thread import Watchdog
 from robomimic_ddp.errors import VerifyError
 
 
@@ -35,7 +35,7 @@ class Lines(logging.Handler):
 def come_late(late_rank, seconds, timeout, steps):
     """(collective's error is one of time, what is missing, warnings) of this rank."""
     lines = Lines()
-    logging.getLogger("robomimic_ddp.distributed.watchdog").addHandler(lines)
+    logging.getLogger("robomimic_ddp.distributed.watchdog_thread").addHandler(lines)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     group.leave()  # not at once, in torch 2.0
     method = f"file://{os.environ['RANKS_RENDEZVOUS']}-again"
@@ -109,7 +109,7 @@ class LostStore:
 
 @pytest.mark.timeout(60)
 def test_a_store_that_does_not_answer_is_named_and_not_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(watchdog, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(watchdog_thread, "_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(os, "environ", {"MASTER_ADDR": "node01", "MASTER_PORT": "29400"})
     watchdog.begin(LostStore(), 1, 2, 0.5, ends_unheard=True)
     try:
@@ -170,6 +170,28 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
     mine.stepped()
     assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
     assert other.late() == ""
+
+
+def test_how_old_a_place_is_has_nothing_to_do_with_the_clocks_of_the_nodes(monkeypatch):
+    with monkeypatch.context() as other_node:
+        for clock, now in (("time", time.time), ("monotonic", time.monotonic)):
+            other_node.setattr(time, clock, lambda now=now: now() - 9000.0)
+        mine, other = two_in_their_first_step()
+    mine._met = time.monotonic() - 7.0
+    mine.stepped()
+    assert "step 1 (heard of 7 s ago)" in mine.late()
+
+
+def test_a_rank_of_which_nothing_is_heard_is_named_though_it_is_in_the_same_step():
+    mine, other = two_in_their_first_step()
+    assert mine.verdict().endswith("shows which")
+    mine.hosts = ["node01", "node02"]
+    mine._met -= 59.0
+    assert mine.verdict().endswith(": nothing has been heard of rank 1 (node02) for 59 s")
+    other.stepped()
+    other._met -= 58.0
+    other._publish()
+    assert "a different collective: rank 1 (node02) is at: " in mine.verdict()
 
 
 def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
@@ -234,8 +256,8 @@ def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatc
 def test_the_rank_that_failed_is_named_where_it_is_known(world, published, named, monkeypatch):
     store = dist.HashStore()
     if published is not None:
-        failed = watchdog.Watchdog(store, published, world, 9.0)
+        failed = Watchdog(store, published, world, 9.0)
         monkeypatch.setattr(watchdog, "_current", [failed])
         assert watchdog.first_to_fail()
-    monkeypatch.setattr(watchdog, "_current", [watchdog.Watchdog(store, 0, world, 9.0)])
+    monkeypatch.setattr(watchdog, "_current", [Watchdog(store, 0, world, 9.0)])
     assert watchdog.failed_rank() == named

@@ -13,6 +13,7 @@ import time
 import traceback
 from contextlib import suppress
 
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
@@ -22,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
@@ -29,6 +31,8 @@ from robomimic_ddp.terminal import print_clean
 
 _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
 """torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+_STORE_ERROR = getattr(dist, "DistError", RuntimeError)
+"""Where the first node is lost after all have met; torch 2.0 has no type for it."""
 _WAIT_SECONDS = 60.0
 """After so long a launcher says that it waits for other nodes."""
 
@@ -46,7 +50,8 @@ def main() -> int:
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            torchrun()
+            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
+                torchrun()
             is_complete = True
         except SignalException as interrupt:
             outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
@@ -58,7 +63,7 @@ def main() -> int:
             if EXIT_STOPPED not in codes or codes - {EXIT_STOPPED, -signal.SIGTERM}:
                 print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
-        except (RendezvousError, socket.gaierror) as error:
+        except (RendezvousError, _STORE_ERROR, socket.gaierror) as error:
             outcome, code = _not_met(error), EXIT_REFUSED
         except AttributeError as error:
             if "is_failed" not in str(error):  # torchrun has no result for a node too many
@@ -80,25 +85,31 @@ def _not_met(error: Exception) -> str:
     what, here = cause[0].rstrip("."), env.host_name()
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "num_nodes_waiting" in frames:  # asked while ranks run
+        if isinstance(error, RendezvousClosedError):
+            return (
+                "the launcher of another node has ended, see its error there; a rank of this node "
+                f"({here}) hung, and was ended later"
+            )
         return (
             f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
             f"of this node ({here}) have ended too"
         )
     is_lost = isinstance(error, RendezvousConnectionError | RendezvousClosedError)
-    if "next_rendezvous" in frames and is_lost:
+    if "_assign_worker_ranks" in frames or ("next_rendezvous" in frames and is_lost):
         return _not_needed(what)
     return (
         f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
         "Expected the same command on as many nodes as it names (--nodes), within 10 minutes; "
-        "names of nodes (`hostname`) that resolve on all of them; and in --rdzv one of them, with "
-        "a port that is free there and that no firewall blocks"
+        "names of nodes (`hostname`) that resolve on all of them; clocks that differ by less than "
+        "15 seconds; and in --rdzv one of them, with a port that is free there and that no "
+        "firewall blocks"
     )
 
 
 def _not_needed(cause: str) -> str:
     return (
-        f"the job at {_endpoint()} has ended, or its first node is lost ({cause}), while this node "
-        f"({env.host_name()}) waited for a place in it"
+        f"the job at {_endpoint()} has ended, or its first node or the network to it is lost "
+        f"({cause}), while this node ({env.host_name()}) waited for a place in it"
     )
 
 

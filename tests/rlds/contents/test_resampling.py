@@ -20,7 +20,7 @@ from robomimic_ddp.data.rlds.pipeline.images import (
     resize_frames,
 )
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from scripts.bench.data_set import made_up_episodes
+from scripts.bench.loading.data_set import made_up_episodes
 from tests.rlds.tensorflow_pixels import resized
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ from typing import Any
 
 from robomimic_ddp.data.rlds.schema.features import flat_features
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from scripts.bench.data_set import DataJob, open_dataset
+from scripts.bench.loading.data_set import DataJob, open_dataset
 
 Tree = dict[str, Any]
 

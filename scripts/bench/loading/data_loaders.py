@@ -17,8 +17,8 @@ from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from scripts.bench.data_host import HostPipeline, plain_resize
-from scripts.bench.data_set import OURS, DataJob, open_dataset
+from scripts.bench.loading.data_host import HostPipeline, plain_resize
+from scripts.bench.loading.data_set import OURS, DataJob, open_dataset
 
 _LIMIT_FRAMES = 4096
 """Encoded frames in memory, for the limit."""
