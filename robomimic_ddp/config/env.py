@@ -19,6 +19,11 @@ _RECORDS_COLLECTIVES = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP
 _COLLECTIVES_PREFIX = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
+def under_torchrun() -> bool:
+    """Return whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def main_address() -> str:
     """Return where the ranks meet, as the launcher says it, for a message."""
     return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"

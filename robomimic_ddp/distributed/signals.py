@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import end_process, group, watchdog
 from robomimic_ddp.terminal import print_clean
 
@@ -34,7 +35,7 @@ SIGNALS = (signal.SIGTERM, REQUEST, *OF_TERMINALS)
 SAME_INTERRUPT_SECONDS = 1.0
 """One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
-"""torchrun kills 30 s after its SIGTERM; the rest is for saving."""
+"""torchrun kills 30 s after any signal that it has received; the rest is for saving."""
 ASK_SECONDS, ASK_ALWAYS = 0.02, 20
 """Ranks ask each other so often, where steps are shorter, since a message costs as much as a small
 step; in the first steps after every one.
@@ -100,7 +101,7 @@ class Stopper:
             self._interrupt()
         if signum in (REQUEST, signal.SIGHUP):
             self._requested = True
-        if signum in (signal.SIGTERM, signal.SIGHUP):
+        if signum in (signal.SIGTERM, signal.SIGHUP) or signum == REQUEST and env.under_torchrun():
             self._exit_after(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
                 self._exit_after(FAILED_SECONDS)

@@ -18,7 +18,7 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import env, options
+from robomimic_ddp.config import launch_env, options
 from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
@@ -45,7 +45,7 @@ def attempts(experiment, asked, counts, host_can=False, requeued=False):
     for count in counts:
         launch = LaunchEnv(restart_count=count, run_id="old", requeued=requeued)
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
-            with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
+            with mock.patch.object(launch_env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     resume.decide("cfg", run, False, host_can)
                     found = run.resume.source
@@ -315,6 +315,7 @@ def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
 def asked_in_a_long_rollout(directory, epochs, signals):
     """Nothing collective can be done there; what is saved is the epoch before."""
     stopping.PATIENCE_SECONDS = 0.5
+    os.environ["TORCHELASTIC_RUN_ID"] = "job"
     with running(directory) as run, run.stopper.scope():
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
@@ -330,6 +331,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
 @pytest.mark.parametrize(
     ("epochs", "signals", "marked"),
     [
+        (1, (signal.SIGUSR1,), True),  # torchrun, which passes it on, would kill
         (1, (signal.SIGUSR1, signal.SIGTERM), True),
         (0, (signal.SIGUSR1, signal.SIGTERM), False),  # it would get no further another time
         (1, (signal.SIGTERM,), False),  # maybe torchrun's, of a job that has failed
