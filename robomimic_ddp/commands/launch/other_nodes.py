@@ -38,7 +38,9 @@ def _watched(ask: Callable[..., int], left: Path) -> Callable[..., int]:
     def num_nodes_waiting(handler: DynamicRendezvousHandler) -> int:
         nonlocal since
         waiting = ask(handler)
-        state = handler._state_holder.state
+        state = getattr(getattr(handler, "_state_holder", None), "state", None)
+        if state is None:  # a torchrun that keeps it elsewhere
+            return waiting
         nodes = len(state.participants)
         met[state.round] = max(nodes, met.get(state.round, 0))
         # A node too many closes the rendezvous, too, where its patience ends.
