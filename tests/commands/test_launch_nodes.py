@@ -116,12 +116,15 @@ def test_a_second_job_at_the_address_of_a_first_is_refused():
     with socket.create_server((address, 0)) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match="the port is in use on this node, so another job"):
-            checks.require_free_port(f"{address}:{port}")
-        checks.require_free_port(f"192.0.2.1:{port}")  # another machine's address
-        checks.require_free_port(f"no-such-name.invalid:{port}")
-    checks.require_free_port(f"{address}:{port}")
+            checks.require_rendezvous(f"{address}:{port}", 2)
+        checks.require_rendezvous(f"192.0.2.1:{port}", 2)  # another machine's address
+        with pytest.raises(UsageError, match="--nodes 1 --rdzv .*: this is not the machine"):
+            checks.require_rendezvous(f"192.0.2.1:{port}", 1)
+        checks.require_rendezvous(f"no-such-name.invalid:{port}", 2)
+    for nodes in (1, 2):  # Slurm's script gives an address on one node, too
+        checks.require_rendezvous(f"{address}:{port}", nodes)
     with socket.create_server(("127.0.0.1", 0)) as first:  # two launchers of one machine meet there
-        checks.require_free_port(f"localhost:{first.getsockname()[1]}")
+        checks.require_rendezvous(f"localhost:{first.getsockname()[1]}", 2)
 
 
 def address_of_this_machine() -> str:

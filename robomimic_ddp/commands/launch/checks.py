@@ -32,7 +32,7 @@ def require_trainable(settings: Settings) -> None:
     other places.
     """
     if settings.rdzv:
-        require_free_port(settings.rdzv)
+        require_rendezvous(settings.rdzv, settings.nodes)
     entry = require_patched(settings.module)
     path = str(settings.config)
     start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
@@ -43,29 +43,42 @@ def require_trainable(settings: Settings) -> None:
             _require_data(config)
 
 
-def require_free_port(rdzv: str) -> None:
+def require_rendezvous(rdzv: str, nodes: int) -> None:
     """Raise UsageError if this machine has the address where nodes are to meet, and another program
-    its port. Passes for loopback, where each node is a launcher of this machine.
+    its port, or if it is the only node and does not have it. Passes for loopback, where each node
+    is a launcher of this machine.
     """
     host, _, port = rdzv.rpartition(":")
     try:
         addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError:
         return  # torchrun says that the name does not resolve
-    for family, kind, _, _, address in addresses:
-        if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
-            continue
-        with socket.socket(family, kind) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(address)
-            except OSError as error:  # EADDRNOTAVAIL: it is the address of another machine
-                if error.errno == errno.EADDRINUSE:
-                    raise UsageError(
-                        f"--rdzv {rdzv}: the port is in use on this node, so another job may meet "
-                        "there: the nodes of two jobs would be mixed. Choose another port, the "
-                        "same on every node, or end the other job."
-                    ) from None
+    faults = [_fault(*one[:2], one[4]) for one in addresses]
+    if errno.EADDRINUSE in faults:
+        raise UsageError(
+            f"--rdzv {rdzv}: the port is in use on this node, so another job may meet there: the "
+            "nodes of two jobs would be mixed. Choose another port, the same on every node, or "
+            "end the other job."
+        )
+    if nodes == 1 and all(fault == errno.EADDRNOTAVAIL for fault in faults):
+        raise UsageError(
+            f"--nodes 1 --rdzv {rdzv}: this is not the machine of that address, so it would train "
+            "alone, and without the nodes that meet there. Give the number of all nodes, the same "
+            "on each; for one node leave out both."
+        )
+
+
+def _fault(family: int, kind: int, address: tuple) -> int | None:
+    """Return the number of the error if this process cannot listen at an address."""
+    if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+        return None
+    with socket.socket(family, kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            return error.errno
+    return None
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> str:
