@@ -207,7 +207,7 @@ def doctor(machine: Machine) -> str:
     return lines[-1][6:] if lines else "ok"
 
 
-@check()
+@check(needs=("robomimic", "pytest", "pytest_timeout", "hypothesis"))
 def tests_gpu(machine: Machine) -> str:
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu")]
     more = {"added": machine.seen(1), "timeout": machine.time_left(400.0)}
