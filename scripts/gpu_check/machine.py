@@ -162,6 +162,8 @@ def _pairs(options: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def end_of(result: Result) -> str:
     """Its last error and where that was raised; one process's traceback is on standard output."""
+    if result.timed_out:
+        return "not finished in its time"
     found = ""
     for text in (result.stdout, result.stderr):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
