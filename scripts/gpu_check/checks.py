@@ -16,7 +16,7 @@ from scripts.gpu_check.machine import Failed, Machine, Trained
 from tests.hosts import run
 from tests.runs import epoch_logs, flat, load
 
-NEAR, ROUNDED, OTHER = 0.01, 0.3, 0.7
+NEAR, ROUNDED, COMPRESSED, OTHER = 0.01, 0.3, 0.5, 0.7
 """Distances (`distance`) of policies that were trained in another order of sums, in 16 bits, and by
 other gradients. The check `controls` shows each time that they tell these apart.
 """
