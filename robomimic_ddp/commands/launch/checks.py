@@ -53,7 +53,7 @@ def require_rendezvous(rdzv: str, nodes: int) -> None:
         addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError:
         return  # torchrun says that the name does not resolve
-    faults = [_fault(*one[:2], one[4]) for one in addresses]
+    faults = [_fault(family, kind, place) for family, kind, _, _, place in addresses]
     if errno.EADDRINUSE in faults:
         raise UsageError(
             f"--rdzv {rdzv}: the port is in use on this node, so another job may meet there: the "
@@ -68,14 +68,14 @@ def require_rendezvous(rdzv: str, nodes: int) -> None:
         )
 
 
-def _fault(family: int, kind: int, address: tuple) -> int | None:
+def _fault(family: int, kind: int, place: tuple) -> int | None:
     """Return the number of the error if this process cannot listen at an address."""
-    if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+    if ipaddress.ip_address(place[0].partition("%")[0]).is_loopback:
         return None
     with socket.socket(family, kind) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(address)
+            listener.bind(place)
         except OSError as error:
             return error.errno
     return None
