@@ -372,7 +372,7 @@ def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
     """Whether DDP has more parameters than the optimizer; what torch warns of."""
     algo, before = make_algo(), torch.is_warn_always_enabled()
     torch.set_warn_always(True)
-    with ExitStack() as undo, warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as heard, ExitStack() as undo:
         undo.callback(torch.set_warn_always, before)
         warnings.simplefilter("always")
         if filtered:
