@@ -181,15 +181,19 @@ def keep_resume_note(text: str) -> None:
 
 
 LEFT_NOTE = "left"
-"""The name of a file there, which is made once the ranks of this node need no other node."""
+"""The name of a file there, which exists while the ranks of this node need no other node."""
 
 
-def keep_left_note() -> None:
-    """Tells our launcher, if it has started this process, that its ranks have left the others."""
+def keep_left_note(left: bool) -> None:
+    """Says to our launcher, if it has started this process, whether its ranks have left the others:
+    ranks that are started again, or train again, need them again.
+    """
     file = os.environ.get(RESUME_NOTE)
     with suppress(OSError):
-        if file:
+        if file and left:
             Path(file).with_name(LEFT_NOTE).touch()
+        elif file:
+            Path(file).with_name(LEFT_NOTE).unlink(missing_ok=True)
 
 
 EVALUATE = "ROBOMIMIC_EVALUATE"

@@ -326,12 +326,17 @@ def is_failed():
     return None.is_failed()
 
 
-@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
-def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
+@pytest.fixture
+def told(torchrun, monkeypatch, capsys):
+    """What the launcher says of the error of a `torchrun` at node01:29400."""
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
     assert quiet_torchrun.main() == 1
-    told = capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
+def test_a_node_that_waits_while_the_job_ends(torchrun, told):
     cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
     words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
     assert told.startswith(f"launch: {words} ({cause}), while this node")
@@ -339,11 +344,7 @@ def test_a_node_that_waits_while_the_job_ends(torchrun, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
-def test_nodes_that_do_not_meet_get_one_message(torchrun, monkeypatch, capsys):
-    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
-    monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
-    assert quiet_torchrun.main() == 1
-    told = capsys.readouterr().err
+def test_nodes_that_do_not_meet_get_one_message(torchrun, told):
     if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
         words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
     else:

