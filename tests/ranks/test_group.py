@@ -61,7 +61,7 @@ def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
 
 
 def left_notes(folder):
-    """Whether the launcher is told that the ranks have left: inside a process group, after it."""
+    """Whether the launcher reads that the ranks have left: inside a process group, after it."""
     place = {"init_method": f"file://{folder}/meeting", "rank": 0, "world_size": 1}
     note = Path(folder, env.LEFT_NOTE)
     with mock.patch.dict(os.environ, {env.RESUME_NOTE: f"{folder}/resume"}):
