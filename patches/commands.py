@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("path", nargs="?", metavar="PATH", help=_PATH_HELP)
     add = parser.add_argument
     if command == "revert":
-        what = "revert files that were edited since too, keeping a copy of each (FILE.edited)"
+        what = "also revert files edited after apply, keeping a copy of each (FILE.edited)"
         add("--force", action="store_true", help=what)
         return
     for word, what in (
-        ("only", "make nothing but EDIT"),
+        ("only", "make only EDIT"),
         ("with", "make EDIT too, which is off by default"),
         ("without", "leave EDIT out"),
     ):
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     if command == "status":
         add("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
-        add("--dry-run", action="store_true", help="say what would be done; write nothing")
+        add("--dry-run", action="store_true", help="show what would be done; write nothing")
         add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
         what = "commit the edits on the new git branch NAME; PATH must be a clean git checkout"
         add("--branch", metavar="NAME", help=what)

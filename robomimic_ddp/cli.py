@@ -91,7 +91,7 @@ COMMANDS = {
         "run", "commands.sweep.command", "train many configs, one on each GPU, and compare"
     ),
     "evaluate": Command(
-        "run", "commands.evaluate.command", "play checkpoints of a run, while it trains or after"
+        "run", "commands.evaluate.command", "roll out a run's checkpoints, during training or after"
     ),
     "watch": Command("run", "commands.watch", "show a live table of a run's ranks"),
     "doctor": Command(
@@ -105,7 +105,7 @@ COMMANDS = {
     "prepare-data": Command(
         "inspect",
         "commands.prepare_data.command",
-        "write an RLDS dataset with images of the trained size",
+        "write an RLDS dataset with images at the training size",
     ),
     "ckpt": Command(
         "inspect", "commands.ckpt.command", "show, convert, average or export checkpoints"
@@ -116,7 +116,7 @@ COMMANDS = {
     "bench": Command(
         "measure",
         "commands.bench.command",
-        "measure a config's training on several numbers of ranks",
+        "measure how a config's training scales with ranks",
     ),
 }
 

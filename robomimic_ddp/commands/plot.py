@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp plot`."""
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
-    what = "the picture, default %(default)s; its ending chooses the format"
+    what = "default %(default)s; the file name's extension sets the format"
     add("-o", "--output", default="curves.png", metavar="FILE", help=what)
     what = (
         "what the x axis counts; default: epochs, or samples where the runs differ in samples per "

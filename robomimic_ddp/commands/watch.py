@@ -39,8 +39,8 @@ COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen",
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp watch`."""
-    parser.add_argument("run", metavar="RUN_DIR", help="folder of a run (with logs/ and models/)")
-    parser.add_argument("--once", action="store_true", help="print the table once and end")
+    parser.add_argument("run", metavar="RUN_DIR", help="run directory, with logs/ and models/")
+    parser.add_argument("--once", action="store_true", help="print the table once and exit")
 
 
 def run(command: str, args: argparse.Namespace) -> int:

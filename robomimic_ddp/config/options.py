@@ -74,22 +74,22 @@ class Options:
     )
     schedule: str = _option(
         "steps",
-        "An epoch of `experiment.epoch_every_n_steps` has as many steps on every number of ranks, "
-        "or as many `samples`: then N ranks finish in 1/N of the steps, and warm-up and "
-        "learning-rate schedules that count steps shorten alike.",
+        "`steps`: an epoch has `experiment.epoch_every_n_steps` steps on any number of ranks; "
+        "`samples`: it has as many samples as in one process, so N ranks take 1/N of the steps, "
+        "and warm-up and learning-rate schedules that count steps shorten with it.",
         ("steps", "samples"),
     )
     preset: str = _option(
         "fast",
-        "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: its own "
-        "arithmetic and settings, on one rank to the bit wherever the host repeats its bits; "
-        "`max`: `fast`, matrix products in TF32, and what of `precision=bf16`, `compile=true` (all "
-        "on GPUs that have it) and `comm=bf16` (between ranks) was left open.",
+        "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: the host's "
+        "own arithmetic and settings, on one rank equal to the bit wherever the host repeats its "
+        "bits; `max`: `fast`, TF32 for matrix products, and those that you did not set of "
+        "`precision=bf16`, `compile=true` (on GPUs that have them), `comm=bf16` (between ranks).",
         ("fast", "safe", "max"),
     )
     precision: str = _option(
         "fp32",
-        "What the nets compute in while training (torch's autocast); weights, loss and optimizer "
+        "Number format of the nets in training (torch's autocast); weights, loss and optimizer "
         "stay in fp32.",
         ("fp32", "bf16", "fp16"),
     )
@@ -101,8 +101,8 @@ class Options:
     )
     activation_checkpointing: bool = _option(
         False,
-        "Image encoders keep their inputs only and compute the rest again in the backward pass: "
-        "less memory, more time.",
+        "Image encoders keep only their inputs and recompute the rest in the backward pass: less "
+        "memory, more time.",
     )
     comm: str = _option(
         "none",
@@ -115,7 +115,7 @@ class Options:
         {},
         "`ddp.kwargs.NAME=VALUE` goes to torch's DistributedDataParallel, such as "
         "`ddp.kwargs.bucket_cap_mb=50`; in the environment "
-        "`ROBOMIMIC_DDP_KWARGS='{bucket_cap_mb: 50}'`. The three places are merged by name.",
+        "`ROBOMIMIC_DDP_KWARGS='{bucket_cap_mb: 50}'`. Names from all three places are merged.",
     )
     fsdp_replicas: int = _option(
         1,
@@ -125,12 +125,12 @@ class Options:
         maximum=100_000,
     )
     fsdp_offload: bool = _option(
-        False, "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU."
+        False, "With `mode=fsdp` on GPUs: keep the shards and run the optimizer's step on the CPU."
     )
     sync_batchnorm: str = _option(
         "auto",
         "BatchNorm normalises with the samples of all ranks, as one process would; `false`: with "
-        "each rank's own, as plain DDP does; `auto` does so too, and the plan says it.",
+        "each rank's own, as plain DDP does; `auto`: the same as `false`, and the plan reports it.",
         ("auto", "true", "false"),
     )
     deterministic: bool = _option(
@@ -147,32 +147,32 @@ class Options:
     )
     loader: Mapping[str, Any] = _option(
         {},
-        "The same for torch's DataLoader, such as `ddp.loader.prefetch_factor=4`; what is not "
-        "named is as the host says.",
+        "The same for torch's DataLoader, such as `ddp.loader.prefetch_factor=4`; other arguments "
+        "keep the host's values.",
     )
     save_seconds: float = _option(
         60.0,
-        "A state is saved at the first epoch's end, then at most once in this time, and always at "
-        "a stop, at a better best and after the last epoch; a crash loses what was trained since. "
-        "0: at every epoch's end.",
+        "Seconds between saved states, at least; one is also saved after the first and the last "
+        "epoch, at a stop and at a new best. A crash loses what was trained since. 0: at every "
+        "epoch's end.",
         minimum=0,
         maximum=1e6,
     )
     resume: str = _option(
         "false",
         "Resume the newest run of the same experiment name, in its directory, from its "
-        "`ddp_state.pth`; `auto`: where there is none, begin.",
+        "`ddp_state.pth`; `auto`: start a new run where there is none.",
         ("false", "true", "auto"),
     )
     trust_checkpoint: bool = _option(
         False,
-        "Load `experiment.ckpt_path` though it asks for more than tensors and plain values: it can "
-        "run any program.",
+        "Load `experiment.ckpt_path` even if it needs more than tensors and plain values: it can "
+        "run arbitrary code.",
     )
     rollouts: str = _option(
         "training",
-        "Who plays the host's rollouts: `training`, split over the ranks, which wait for them; or "
-        "`robomimic-ddp evaluate`, from a checkpoint that is kept of each epoch with rollouts.",
+        "Who runs the host's rollouts: `training`, split over the ranks, which wait for them; or "
+        "`robomimic-ddp evaluate`, from a checkpoint kept of each epoch with rollouts.",
         ("training", "evaluate"),
     )
     skip_corrupt: bool = _option(
@@ -181,8 +181,8 @@ class Options:
     )
     language_model: str = _option(
         "auto",
-        "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
-        "is the one that hosts use under the observation key of the embedding.",
+        "RLDS: the model that embeds instructions, as a folder or a transformers name; `auto`: the "
+        "one that hosts use under the observation key of the embedding.",
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
@@ -196,8 +196,8 @@ class Options:
     )
     debug: bool = _option(
         False,
-        "Every rank prints what it has and reads, and a line at its first step and every 100 "
-        "steps.",
+        "Every rank prints its parameters, device and data, and a line at its first step and every "
+        "100 steps.",
     )
 
     @property

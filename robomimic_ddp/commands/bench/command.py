@@ -52,15 +52,18 @@ _WHERE_SET = {
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp bench`."""
     add = parser.add_argument
-    add("settings", nargs="*", metavar="KEY=VALUE", help="settings that change the config")
-    add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
-    add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
-    add("--steps", type=whole_number(1), default=30, metavar="N", help="of an epoch; default 30")
+    add("settings", nargs="*", metavar="KEY=VALUE", help="config values to override")
+    add("--config", required=True, metavar="FILE", help="your job's JSON config")
+    what = "numbers of ranks to compare, such as 1,2,4"
+    add("--ranks", required=True, type=_ranks, metavar="N,N", help=what)
+    add(
+        "--steps", type=whole_number(1), default=30, metavar="N", help="steps per epoch; default 30"
+    )
     what = f"epochs before the {EPOCHS} that are measured; default 1"
     add("--warmup", type=whole_number(0), default=1, metavar="N", help=what)
-    what = "how many times each number of ranks is started, in turns; default 2"
+    what = "times that each number of ranks is started, alternating; default 2"
     add("--rounds", type=whole_number(1), default=2, metavar="N", help=what)
-    what = "also draw the results; the file's ending chooses the format"
+    what = "also plot the results; the file name's extension sets the format"
     add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
 
 

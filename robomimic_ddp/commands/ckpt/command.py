@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     )
     show = actions.add_parser("show", help="print the contents")
     show.add_argument("path")
-    show.add_argument("--keys", action="store_true", help="also every key with its shape")
+    show.add_argument("--keys", action="store_true", help="also print every key with its shape")
     convert = actions.add_parser("convert", help="write the same weights in another layout")
     convert.add_argument("path")
     average = actions.add_parser("average", help="write the mean of several checkpoints' weights")
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         add("--layout", choices=("keep", "plain", "host"), default="keep", help=what)
         add("--force", action="store_true", help="replace an existing file")
-        add("--ema", action="store_true", help="write only the averaged weights, as the nets")
+        add("--ema", action="store_true", help="write the averaged weights in place of the nets")
 
 
 def run(command: str, args: argparse.Namespace) -> int:

@@ -38,20 +38,20 @@ _WORKER_BYTES = 2 * 2**30
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp evaluate`."""
     add = parser.add_argument
-    add("run", metavar="RUN", help="folder of a run, with models/ and last.pth")
+    add("run", metavar="RUN", help="run directory, with models/ and last.pth")
     what = "last, best, all, or paths of files; default: last, with --follow all"
     add("--checkpoints", nargs="+", metavar="WHICH", help=what)
     what = "evaluate new checkpoints as training writes them, until it ends"
     add("--follow", action="store_true", help=what)
-    what = "of each environment; default: the config's experiment.rollout.n"
+    what = "episodes per environment; default: the config's experiment.rollout.n"
     add("--episodes", type=whole_number(1), metavar="N", help=what)
-    what = "processes that play; default auto: one for each core that memory allows"
+    what = "processes that run episodes; default auto: one per core, as far as memory allows"
     add("--workers", type=_workers, default=None, metavar="auto|N", help=what)
-    what = "such as 2,3: GPUs that they share; default: the visible ones"
+    what = "GPUs that the workers share, such as 2,3; default: all visible ones"
     add("--gpus", metavar="LIST", help=what)
-    what = "time limit of an episode, and of the set-up before it; default 600"
+    what = "seconds that an episode may take, and the set-up before it; default 600"
     add("--episode-seconds", type=whole_number(1), default=600, metavar="S", help=what)
-    what = f"film the first {_FILMED} episodes of each environment, in videos/ of the run"
+    what = f"record the first {_FILMED} episodes of each environment, in the run's videos/"
     add("--video", action="store_true", help=what)
 
 

@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add = parser.add_argument
     what = "an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file"
     add("path", nargs="?", help=what)
-    what = "draft a config, a schema if none fits, and a sheet of sample frames"
+    what = "folder for a draft config, a schema if none fits, and sample frames"
     add("-o", "--output", metavar="DIR", help=what)
-    what = "most episodes to read, spread over the files; 0 for all; default %(default)s"
+    what = "read at most N episodes, spread over the files; 0: all; default %(default)s"
     add("--episodes", type=whole_number(0), default=SAMPLE, metavar="N", help=what)
     what = (
-        "in place of PATH: show the data of a job as training reads it, and compute index and "
-        "statistics of RLDS data ahead of training, also under torchrun"
+        "in place of PATH: show a job's data as training reads it; for RLDS data, also compute the "
+        "index and statistics ahead of training (under torchrun, too)"
     )
     add("--config", metavar="FILE", help=what)
     what = f"for --config: folder of the index; default train.data_cache_dir or {DEFAULT_CACHE}"

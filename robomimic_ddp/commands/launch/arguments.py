@@ -65,7 +65,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.epilog = (
         "Arguments after -- go to the training module: -- train.batch_size=128 ddp.batch=global "
-        "(key=value for train_rlds; flags for other modules). A flag wins over its variable."
+        "(key=value for train_rlds; flags for other modules). In parentheses: the environment "
+        "variable that sets the same; the flag takes precedence."
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="the host's JSON config (CONFIG_PATH)")
@@ -92,7 +93,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where the nodes meet: a port of the first node that all nodes can reach",
     )
-    what = "the port of a single node; default: a free one (MASTER_PORT)"
+    what = "port of a job on a single node; default: a free one (MASTER_PORT)"
     add("--port", type=_port, metavar="PORT", help=what)
     add(
         "--max-restarts",
@@ -109,7 +110,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the training module; default %(default)s",
     )
-    what = "play rollouts outside of training, on GPUs and cores that it leaves free"
+    what = "run rollouts outside the training, on GPUs and cores that the training leaves free"
     add("--evaluate", action="store_true", help=what)
     add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
     add("overrides", nargs="*", metavar="-- WORD", help="arguments of the training module")

@@ -32,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     what = "observation.image_filter of the runs; default %(default)s"
     filter_name = DEFAULTS["observation.image_filter"]
     add("--filter", choices=IMAGE_FILTERS, default=filter_name, help=what)
-    add("--cameras", nargs="+", metavar="NAME", help="features to keep; default: all images")
-    what = "a training config: keep its cameras, and make its index and statistics in the same pass"
+    add("--cameras", nargs="+", metavar="NAME", help="image features to keep; default: all")
+    what = "a training config: keep its cameras, and compute its index and statistics as well"
     add("--config", metavar="JSON", help=what)
     what = "JPEG quality, 1 to 100; default %(default)s"
     add("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
-    what = "threads of this task; default: one per core"
+    what = "threads to use; default: one per core"
     add("--workers", type=whole_number(1, 4096), metavar="N", help=what)
     what = "leave out damaged episodes and count them"
     add("--skip-corrupt", action="store_true", help=what)

@@ -43,21 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         action.add_argument("directory", metavar="DIR", help="folder of the sweep")
         return action.add_argument
 
-    add = add_action("new", _new, "make a sweep of a config over values")
+    add = add_action("new", _new, "create a sweep over values of config keys")
     add("--config", required=True, metavar="FILE", help="the host's JSON config")
     what = "values of a key; with random and tpe also KEY=log(LOW,HIGH), uniform(..), int(..)"
     add("settings", nargs="*", metavar="KEY=A,B,...", help=what)
     what = "which combinations of values to try; default %(default)s, which tries all"
     add("--sampler", choices=("grid", "random", "tpe"), default="grid", help=what)
-    what = "how many trials random and tpe draw"
+    what = "number of trials, for random and tpe"
     add("--trials", type=whole_number(1), metavar="N", help=what)
-    what = f"{', '.join(METRICS)}: what trials are compared by; default: the first that all have"
+    what = f"{', '.join(METRICS)}: how trials are compared; default: the first that all of them log"
     add("--metric", choices=tuple(METRICS), metavar="NAME", help=what)
-    what = "train the remaining trials, one on each GPU; start any number of workers"
+    what = "train the remaining trials, one per GPU; may be started several times at once"
     add = add_action("run", _train, what)
     what = "ranks of each trial; default %(default)s"
     add("--ranks", type=whole_number(1), default=1, metavar="N", help=what)
-    add_action("show", _show, "print the results, best first, and the run folders")
+    add_action("show", _show, "print the results, best first, and the run directories")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
