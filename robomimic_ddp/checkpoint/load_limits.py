@@ -70,7 +70,7 @@ def _require_archive(file: Path) -> None:
         or end[:4] != b"PK\5\6"
         or (of_64_bits and struct.unpack_from("<Q", locator, 8)[0] != size - 98)
     ):
-        raise ValueError("it has bytes before or behind its archive")
+        raise ValueError("it has bytes before or after its archive")
     if any(entry.compress_type or entry.file_size != entry.compress_size for entry in entries):
         raise ValueError("its archive is compressed")
     if sum(entry.file_size for entry in entries) > size:

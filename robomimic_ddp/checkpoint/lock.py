@@ -75,7 +75,7 @@ def _try_lock(lock: IO[bytes], directory: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a file system without locks
-        print_clean(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
+        print_clean(f"warning: {directory} cannot be locked: {error}", file=sys.stderr)
     return True
 
 
@@ -99,13 +99,13 @@ def _silence_needed(beat: dict[str, Any] | None) -> float:
 
 
 def _in_use(directory: Path, beat: dict[str, Any] | None) -> DirectoryInUse:
-    owner = "another process, which has shown no heartbeat there"
+    owner = "another process, which has written no heartbeat there"
     if beat is not None:
         age = max(0.0, time.time() - beat["time"])
         owner = f"process {beat.get('pid')} on {beat.get('host')}, "
         owner += f"whose last heartbeat is {age:.0f} s old"
     return DirectoryInUse(
         f"{directory} is in use by {owner}. Two jobs in one run directory would overwrite each "
-        "other's states. Wait until that job has ended, or stop it (robomimic-ddp watch shows "
-        "it), and resume then; or start a new run, without resume."
+        "other's states. Wait for that job to end, or stop it (robomimic-ddp watch shows it), "
+        "then resume; or start a new run, without resume."
     )

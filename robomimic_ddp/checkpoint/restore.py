@@ -68,7 +68,7 @@ def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:
 
 def _load_module(module: Any, state: Any, name: str) -> None:
     if not isinstance(module, nn.Module) or state is None:
-        raise _other_model(f"{name}: found in the {'model' if state is None else 'state'} alone")
+        raise _other_model(f"{name}: only the {'model' if state is None else 'state'} has it")
     present = module.state_dict()
     received = {key: _received(value, present.get(key)) for key, value in state.items()}
     try:
@@ -160,7 +160,7 @@ def _require_same_names(what: str, model: Any, state: Any) -> None:
 
 def _other_model(difference: str) -> CheckpointError:
     return CheckpointError(
-        f"the saved state is of another model than the config describes: {difference}. Expected "
-        "the same nets, optimizers and averages, since all of them are continued. Resume with the "
-        "run's own config (config.json in its directory), or start a new run."
+        f"the saved state does not fit the model that the config describes: {difference}. Expected "
+        "the same nets, optimizers and averages, since a resumed run continues all of them. Resume "
+        "with the run's own config (config.json in its directory), or start a new run."
     )

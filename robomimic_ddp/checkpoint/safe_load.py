@@ -151,9 +151,9 @@ def _is_legacy(file: Path, shown: str) -> bool:
         ) from error
     is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
     if not is_legacy and not (start.startswith(_ZIP_MAGIC) and load_limits.is_archive(file)):
-        kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
+        kind = "cut off while it was written" if start.startswith(b"PK") else "of another type"
         raise CheckpointError(
-            f"{shown} is not a checkpoint of torch: the file is damaged, {kind}, or empty "
+            f"{shown} is not a torch checkpoint: the file is damaged, {kind}, or empty "
             f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth in its folder, or "
             "an earlier one."
         )
@@ -189,17 +189,17 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
             raise CheckpointError(
                 f"{shown} asks for {refused.group(1) if refused else 'TorchScript code'} when it "
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
-                "anything else could run any program. It was not loaded. If you trust its source, "
-                "train with ddp.trust_checkpoint=true; else use another checkpoint."
+                "anything else could run arbitrary code. It was not loaded. If you trust its "
+                "source, train with ddp.trust_checkpoint=true; else use another checkpoint."
             ) from error
         if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
             raise CheckpointError(
                 f"{shown} was written by a newer torch: its format is {newer[1]}, and this torch, "
-                f"{torch.__version__}, reads up to {newer[2]}. Install a torch as new as that one."
+                f"{torch.__version__}, reads up to {newer[2]}. Install a torch at least that new."
             ) from error
         raise CheckpointError(
             f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "
-            "torch.save as it is by default. Use last_bak.pth in its folder, or an earlier one."
+            "torch.save with its defaults. Use last_bak.pth in its folder, or an earlier one."
         ) from error
 
 

@@ -74,7 +74,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
             second = second or _second_name(newest, directory / name)
             os.replace(second, directory / name)
         except (CheckpointError, OSError) as error:
-            troubles.append(f"{newest} is saved, but {name} is still an older one: {error}")
+            troubles.append(f"{newest} was saved, but {name} was not updated: {error}")
             if second is not None:
                 with suppress(OSError):
                     second.unlink()
@@ -114,7 +114,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
     for name in (STATE, PREVIOUS):
         path = directory / name
         if not os.path.lexists(path):
-            notes.append(f"{path} is not there.")
+            notes.append(f"{path} does not exist.")
             continue
         try:
             state = read_file(path)
@@ -130,7 +130,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
                 os.replace(directory / STATE, directory / _DAMAGED)
                 notes.append(f"the damaged file is kept as {_DAMAGED}")
         return state, notes
-    reasons = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
+    reasons = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} exists."
     raise CheckpointError(
         f"{directory} has no state to resume from: {reasons} Resume another run, or "
         "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."

@@ -18,8 +18,8 @@ def pyplot() -> Any:
         import matplotlib
     except ImportError as error:
         raise DataError(
-            f"the picture is drawn with matplotlib, which cannot be imported: {error}. Install the "
-            'extra: pip install ".[plot]" in robomimic-ddp\'s checkout.'
+            f"plots need matplotlib, which cannot be imported: {error}. Install the extra: "
+            'pip install ".[plot]" in robomimic-ddp\'s checkout.'
         ) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -32,8 +32,8 @@ def require_format(output: Path) -> None:
     formats = pyplot().Figure().canvas.get_supported_filetypes()
     if output.suffix[1:] not in formats:
         raise DataError(
-            f"the picture {str(output)!r} cannot be written: expected a name that ends in one "
-            f"of {', '.join(formats)}, which chooses the format."
+            f"the plot {str(output)!r} cannot be written: expected a name with the extension of "
+            f"a format ({', '.join(formats)})."
         )
 
 
@@ -51,8 +51,8 @@ def save(figure: Any, output: str) -> None:
             opened.write(picture.getvalue())
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
         raise DataError(
-            f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "
-            "be written, such as -o curves.png."
+            f"the plot {output!r} cannot be written: {error}. Name a file in a writable folder, "
+            "such as -o curves.png."
         ) from error
     finally:
         pyplot.close(figure)

@@ -95,17 +95,17 @@ CASES = (
     Case(
         "checkpoint: text",
         checkpoint(lambda path: path.write_text("weights")),
-        ("is not a checkpoint of torch", "not loaded"),
+        ("is not a torch checkpoint", "not loaded"),
     ),
     Case(
         "checkpoint: a pickle",
         checkpoint(lambda path: path.write_bytes(pickle.dumps([1, 2]))),
-        ("is not a checkpoint of torch", "not loaded"),
+        ("is not a torch checkpoint", "not loaded"),
     ),
     Case(
         "checkpoint: a pickle that runs a program",
         checkpoint(hostile_pickle),
-        ("is not a checkpoint of torch", "not loaded"),
+        ("is not a torch checkpoint", "not loaded"),
     ),
     Case(
         "checkpoint: runs a program",

@@ -175,8 +175,8 @@ def of_a_newer_torch(path: Path) -> None:
 ARCHIVES = {
     gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
-    behind_a_program: "before or behind its archive",
-    several_disks: "is not a checkpoint of torch",
+    behind_a_program: "before or after its archive",
+    several_disks: "is not a torch checkpoint",
     deep_key: "levels deep",
     of_a_newer_torch: "was written by a newer torch: its format is 99",
 }

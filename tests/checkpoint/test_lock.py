@@ -111,4 +111,4 @@ def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, capsys)
     refused = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     monkeypatch.setattr(lock.fcntl, "flock", refused)
     checkpoint.take(tmp_path).close()
-    assert capsys.readouterr().err.count("no lock can be taken") == 1
+    assert capsys.readouterr().err.count("cannot be locked") == 1

@@ -150,7 +150,7 @@ def test_use_of_the_previous_state_is_always_said(tmp_path):
     found, notes = read(tmp_path)
     assert same(found, state(1))
     assert notes == [
-        f"{tmp_path / STATE} is not there.",
+        f"{tmp_path / STATE} does not exist.",
         f"using {tmp_path / PREVIOUS} of epoch 1",
     ]
 

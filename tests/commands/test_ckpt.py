@@ -152,11 +152,11 @@ def with_half_a_character(content):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (hierarchical, "has a model of actor, planner, and a policy of one part"),
+        (hierarchical, "has a model of actor, planner; expected a policy of one part"),
         (without_shapes, "it has no shape_metadata"),
         (without_config, "it has no config that is JSON"),
         (of_unknown_numbers, "safetensors, JSON or UTF-8 cannot contain"),
-        (diverged, "its training had diverged, and its policy has no actions"),
+        (diverged, "its training had diverged, so its policy cannot act"),
         (with_an_object, "an object of the type"),
         (with_half_a_character, "safetensors, JSON or UTF-8 cannot contain"),
     ],
@@ -425,7 +425,7 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
         ({"weights": torch.zeros(1)}, "expected a checkpoint of a host"),
         ([1, 2], "list"),
         ({"model": None, "config": "{}"}, 'contains null as its "model"; expected'),
-        ({"model": Program()}, "could run any program"),
+        ({"model": Program()}, "could run arbitrary code"),
     ],
 )
 def test_files_that_are_no_checkpoint(tmp_path, monkeypatch, capsys, content, words):

@@ -183,7 +183,7 @@ def test_a_port_that_is_taken():
         ({}, OK, ""),
         ({"NCCL_P2P_DISABLE": "0"}, OK, ""),
         ({"NCCL_P2P_DISABLE": "1"}, WARN, "Unset NCCL_P2P_DISABLE"),
-        ({"CUDA_LAUNCH_BLOCKING": "1"}, WARN, "every kernel"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, WARN, "every launch"),
         ({"NCCL_P2P_LEVEL": "SYS"}, WARN, "Unset NCCL_P2P_LEVEL"),
         ({"RANK": "0"}, FAIL, "but not WORLD_SIZE"),
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, WARN, "Unset them"),
@@ -347,7 +347,7 @@ def test_two_real_ranks_and_one_that_cannot_meet_any(monkeypatch):
     )
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch7")
     level, text = worst(round_trip.check_ranks(context(ranks=1)))
-    assert level == FAIL and "the job of 1 rank(s) ended with 1" in text
+    assert level == FAIL and "the job of 1 rank(s) ended with exit code 1" in text
     assert "nosuch7" in text and "elastic" not in text
 
 

@@ -74,8 +74,8 @@ def test_any_number_of_workers_and_any_host_play_the_episodes_of_training(
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("hang", "took more than the 20 s of --episode-seconds; it is played again"),
-        ("kill", "ended by SIGKILL, as a machine out of memory does; it is played again"),
+        ("hang", "took more than the 20 s of --episode-seconds; it is run again"),
+        ("kill", "killed by SIGKILL (probably out of memory); it is run again"),
     ],
 )
 def test_an_episode_whose_process_ends_is_played_again(
@@ -106,7 +106,7 @@ def test_an_episode_that_fails_is_left_out_and_named(job: Job, tmp_path: Path) -
 def test_episodes_that_all_fail_are_one_error(fault: str, job: Job) -> None:
     result = job.evaluate("--workers", 2, added={"POINT_FAULT": fault})
     assert result.returncode == 1 and not result.leftovers, result
-    assert "4 episodes have failed one after another" in result.stderr, result
+    assert "4 episodes in a row failed" in result.stderr, result
 
 
 @pytest.mark.planted_fault
@@ -116,7 +116,7 @@ def test_checkpoints_whose_episodes_fail_do_not_end_a_follow(job: Job) -> None:
     assert result.stderr.count("a checkpoint is left out: ") == 3, result
     line = result.stderr.splitlines()[-1]
     assert "no result for 3 checkpoint(s): " in line, result
-    assert line.count("4 episodes have failed one after another") == 3, result
+    assert line.count("4 episodes in a row failed") == 3, result
     require_clean(job.evaluate("--follow", "--workers", 2))
     require_of_training(job.run, (1, 2))
 

@@ -284,7 +284,7 @@ def test_a_checkpoint_whose_episodes_fail_is_an_error_of_that_checkpoint(
 
 @pytest.mark.bad_input
 def test_processes_that_all_die_end_the_evaluation(scripted):
-    with pytest.raises(DataError, match="4 episodes have failed one after another"):
+    with pytest.raises(DataError, match="4 episodes in a row failed"):
         scripted("DDDD")
 
 

@@ -158,7 +158,7 @@ def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: 
         if values[0] != values[1]:
             raise CheckpointError(
                 f"{where} are of different trainings: {key} is {values[0][:80]} and "
-                f"{values[1][:80]}. Only checkpoints of one run have a mean that works."
+                f"{values[1][:80]}. Average checkpoints of one run."
             )
 
 
@@ -283,8 +283,8 @@ def weights_digest(content: Mapping[str, Any], shown: str) -> str:
     if broken := safe_load.not_numbers(parts):
         raise CheckpointError(
             f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
-            f"{broken[0].partition('.')[2]}: its training had diverged, and its policy has no "
-            "actions to play. Take an earlier checkpoint."
+            f"{broken[0].partition('.')[2]}: its training had diverged, so its policy cannot act. "
+            "Use an earlier checkpoint."
         )
     return digest(parts)[:16]
 

@@ -69,8 +69,8 @@ def _require_policy(content: Mapping[str, Any], source: Path) -> None:
     others = sorted(map(str, content["model"].keys() - _TRAINING))
     if others or not content["model"].get("nets"):
         raise CheckpointError(
-            f"{source} has a model of {', '.join(others) or 'no nets'}, and a policy of one part, "
-            'with "nets", is expected: hierarchical ones (HBC, IRIS) are not exported.'
+            f"{source} has a model of {', '.join(others) or 'no nets'}; expected a policy of one "
+            'part, with "nets". Hierarchical policies (HBC, IRIS) cannot be exported.'
         )
 
 
@@ -79,7 +79,7 @@ def _safetensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
         from safetensors.torch import save
     except ImportError as error:
         raise CheckpointError(
-            f"safetensors cannot be imported ({error}), and an export needs it. "
+            f"an export needs safetensors, which cannot be imported ({error}). Install it: "
             "pip install safetensors."
         ) from error
     separate = {key: value.contiguous().clone() for key, value in tensors.items()}

@@ -17,7 +17,7 @@ from robomimic_ddp.errors import RobomimicDDPError
 GIB = 2**30
 SHARED_MEMORY, LEAST_SHARED_MEMORY = Path("/dev/shm"), GIB
 SLOWING = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for its end; for debugging only",
+    "CUDA_LAUNCH_BLOCKING": "every launch waits until its kernel has ended; for debugging only",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL checks every collective; for debugging only",
     "NCCL_P2P_DISABLE": "GPUs exchange gradients through the CPU's memory",
     "NCCL_SHM_DISABLE": "ranks of a node communicate over the network",
@@ -133,7 +133,7 @@ def check_variables(context: Context) -> Iterator[Finding]:
         message = "no variables of a launcher are set in this shell"
         if launch.launched:
             message = f"RANK={launch.rank} and WORLD_SIZE={launch.world_size} are set in this shell"
-        remedy = "Unset them: a plain python would take itself for a rank of a job."
+        remedy = "Unset them: a program started without torchrun would believe it is a rank."
         yield judge(not launch.launched, message, remedy)
     for name, effect in SLOWING.items():
         if variables.get(name, "").upper() not in _HARMLESS:

@@ -44,7 +44,9 @@ def check_ranks(context: Context) -> Iterator[Finding]:
     if code == 0 and (answer := re.search(_ANSWER, text)):
         yield ok(f"{ranks} rank(s) {answer[0]}")
         return
-    message = f"the job of {ranks} rank(s) ended with {code}: {known_errors.error_line(text)}"
+    message = (
+        f"the job of {ranks} rank(s) ended with exit code {code}: {known_errors.error_line(text)}"
+    )
     usual = "The usual causes are a firewall between the ranks and a wrong *_SOCKET_IFNAME."
     yield fail(message, known_errors.remedy(text) or usual)
 

@@ -123,7 +123,7 @@ def _follow(
             say(record.sentence(result))
         results += new
     if run_summary.is_incomplete(directory):
-        say("training has ended before its last epoch: when it is resumed, evaluate it again")
+        say("training ended before its last epoch; evaluate again when it has been resumed")
     return results, [text for _, text in follower.unreadable.values()]
 
 
@@ -155,7 +155,7 @@ def _evaluator(directory: Path, args: argparse.Namespace) -> Iterator[Any]:
     if count is None:
         count = max(1, min(cores, machine.machine_memory() // _WORKER_BYTES))
     elif count > cores:
-        say(f"note: {count} workers share {cores} core(s): they are not faster than {cores}")
+        say(f"note: {count} workers share {cores} core(s): {cores} would be as fast")
     where = f"GPU {', '.join(gpus)}" if gpus else "the CPU"
     say(f"evaluation of {directory}: {count} worker(s) on {where}")
     for left in directory.glob(".evaluation-*"):

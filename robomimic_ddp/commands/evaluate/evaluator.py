@@ -88,9 +88,8 @@ class Evaluator:
                     failures += 1
                     if failures == _MOST_FAILURES:
                         raise _unplayable(
-                            f"{checkpoint.shown}: {failures} episodes have failed one after "
-                            f"another, the last one, {task}, because {lost[key]}. "
-                            f"{self.pool.log.name} has what was printed.",
+                            f"{checkpoint.shown}: {failures} episodes in a row failed; the last, "
+                            f"{task}: {lost[key]}. Their output is in {self.pool.log.name}.",
                             self.has_answered,
                         )
                     continue
@@ -155,8 +154,8 @@ class Evaluator:
             missing = sorted(episode for env, episode in lost if env == name)
             if not lines:
                 raise _unplayable(
-                    f"{checkpoint.shown}: no episode of {name} could be played, the last because "
-                    f"{lost[name, missing[-1]]}. {self.pool.log.name} has what was printed.",
+                    f"{checkpoint.shown}: all episodes of {name} failed; the last: "
+                    f"{lost[name, missing[-1]]}. Their output is in {self.pool.log.name}.",
                     self.has_answered,
                 )
             result = {
@@ -185,8 +184,8 @@ class Evaluator:
         if answer.get("unseeded") and env not in self.unseeded:
             self.unseeded.add(env)
             say(
-                f"note: the simulator of {env} cannot be seeded: an episode begins at another "
-                "place each time, so the same checkpoint may have another success the next time",
+                f"note: the simulator of {env} cannot be seeded: episodes begin differently each "
+                "time, so the success of the same checkpoint varies between evaluations",
             )
 
 

@@ -74,7 +74,7 @@ class Follower:
                 signature = checkpoints.signature(self.run, path)
             except OSError as error:
                 if path.is_symlink():
-                    text = f"{path} leads to no file ({error.strerror})."
+                    text = f"{path} is a broken link ({error.strerror})."
                     self.unreadable[checkpoints.name_in(self.run, path)] = None, text
                 continue
             if signature in self.done or (signature in self.early and not has_ended):

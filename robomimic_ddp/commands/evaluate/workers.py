@@ -151,15 +151,15 @@ class Pool:
         if is_late or (code == 1 and seconds >= self.seconds):
             reason = f"it took more than the {self.seconds:g} s of --episode-seconds"
         elif code < 0:
-            reason = f"its process was ended by {signal.Signals(-code).name}"
+            reason = f"its process was killed by {signal.Signals(-code).name}"
         else:
             reason = f"its process ended with exit code {code}"
         if code == -signal.SIGKILL and not is_late:
-            reason += ", as a machine out of memory does"
+            reason += " (probably out of memory)"
             self.count = max(1, self.count - 1)
         if task.tries >= _MOST_TRIES:
             return {"lost": reason, "died": True}
-        say(f"warning: {task}: {reason}; it is played again", file=sys.stderr)
+        say(f"warning: {task}: {reason}; it is run again", file=sys.stderr)
         return None
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def test_a_copy_that_cannot_be_replaced_does_not_undo_the_save(ranks, tmp_path):
     reported, of_other = ranks.run(better_each_time, tmp_path)
     assert reported[1:] == of_other[1:] == (True, 2) and of_other[0] == ""
     assert reported[0].count("warning") == 1, "once"
-    assert f"{STATE} is saved, but {BEST} is still an older one" in reported[0]
+    assert f"{STATE} was saved, but {BEST} was not updated" in reported[0]
     assert read_file(tmp_path / STATE)["epoch"] == 2
     assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST, "ddp.json"])
 

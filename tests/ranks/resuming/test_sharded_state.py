@@ -123,7 +123,7 @@ def other_model(folder):
 def test_another_model_is_the_same_error_on_every_rank(ranks, tmp_path):
     ranks.run(trained, tmp_path, "fsdp", 1, False)
     first, second = ranks.run(other_model, tmp_path)
-    assert first == second and "another model than the config describes: nets" in first
+    assert first == second and "the model that the config describes: nets" in first
 
 
 def shared():
