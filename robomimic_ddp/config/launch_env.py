@@ -71,7 +71,7 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     if missing:
         raise LaunchError(
             f"the environment sets {' and '.join(present)} but not {' and '.join(missing)}: ranks "
-            "could not find each other, or would all believe to be the same one. Start the ranks "
+            "could not find each other, or would all take the same number. Start the ranks "
             f"with torchrun, which sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset "
             f"{' and '.join(present)}."
         )
@@ -116,8 +116,8 @@ def task_of_job(launch: LaunchEnv, environ: Mapping[str, str] | None = None) -> 
     if not 0 <= number < count:
         raise LaunchError(
             f"SLURM_ARRAY_TASK_ID={task} does not fit an array of {count} tasks from {first} on: "
-            "each task has its share of the files by its number, so an array needs all of them. "
-            "Submit it as 0 to N-1; finished files are not written again."
+            "a task takes its share of the files by its number, so the array must have every "
+            "number. Submit it as 0 to N-1; finished files are not written again."
         )
     return number * launch.world_size + launch.rank, count * launch.world_size
 
@@ -196,7 +196,7 @@ def require_all_nodes(launch: LaunchEnv) -> None:
     if launch.elastic and launch.nodes is not None and launch.nodes < least:
         raise LaunchError(
             f"torchrun has started {launch.nodes} node(s) and expected {least} (--nnodes): node "
-            f"{env.host_name()} would train without the others. torchrun counts out a node whose "
+            f"{env.host_name()} would train without the others. torchrun drops a node whose "
             "clock is more than 15 seconds behind. Compare `date -u` on all nodes, set the clocks, "
             "and start again."
         )

@@ -36,7 +36,7 @@ def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value])
     # A damaged cache need not stop a run. np.load raises many things for one.
     except Exception as error:
         logger.warning(
-            "the cached %s %s cannot be read (%s): it is made again", what, path, clean(error)
+            "the cached %s %s cannot be read (%s) and is rebuilt", what, path, clean(error)
         )
         return None
 
@@ -48,7 +48,7 @@ def store(path: Path, what: str, arrays: dict[str, Any]) -> None:
         write(path, arrays)
     except OSError as error:
         logger.warning(
-            "the %s %s cannot be stored (%s): every run will make it again, which may take as long "
+            "the %s %s cannot be stored (%s): every run will rebuild it, which may take as long "
             "as reading the dataset; set train.data_cache_dir to a writable folder",
             what,
             path,

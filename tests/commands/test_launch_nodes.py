@@ -49,7 +49,7 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(tmp_
             given = {"cwd": tmp_path, "env": environment(None), "stdin": subprocess.DEVNULL}
             launchers.append(subprocess.Popen(words, stdout=file, stderr=file, **given))
 
-    says = f"has waited at {endpoint} for 0 s: a job starts there once as many nodes have met"
+    says = f"has been waiting at {endpoint} for 0 s: the job starts there once --nodes nodes"
     try:
         start(outputs[0])
         wait_for(says, outputs[:1])
@@ -100,7 +100,7 @@ def test_a_rank_that_hangs_is_ended_after_another_node(does, tmp_path):
                 given = {"cwd": tmp_path, "env": environment(None), "stdin": subprocess.DEVNULL}
                 launchers.append(subprocess.Popen(words, stdout=file, stderr=file, **given))
             if len(launchers) == 1:
-                wait_for("has waited at", outputs[:1])  # so that the store is in its launcher
+                wait_for("has been waiting at", outputs[:1])  # so that the store is in its launcher
         assert [launcher.wait(90) for launcher in launchers] == [1, 1]
     finally:
         for launcher in launchers:
@@ -115,10 +115,12 @@ def test_a_second_job_at_the_address_of_a_first_is_refused():
     address = address_of_this_machine()
     with socket.create_server((address, 0)) as first:
         port = first.getsockname()[1]
-        with pytest.raises(UsageError, match="the port is in use on this node, so another job"):
+        with pytest.raises(
+            UsageError, match="the port is in use on this node, perhaps by another job"
+        ):
             checks.require_rendezvous(f"{address}:{port}", 2)
         checks.require_rendezvous(f"192.0.2.1:{port}", 2)  # another machine's address
-        with pytest.raises(UsageError, match="--nodes 1 --rdzv .*: this is not the machine"):
+        with pytest.raises(UsageError, match="--nodes 1 --rdzv .*: this machine does not have"):
             checks.require_rendezvous(f"192.0.2.1:{port}", 1)
         checks.require_rendezvous(f"no-such-name.invalid:{port}", 2)
     for nodes in (1, 2):  # Slurm's script gives an address on one node, too

@@ -409,7 +409,7 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
         running.run()
     thread.join()
     assert [entry.state for entry in made.trials()] == ["complete", "complete", "waiting"]
-    assert "no more trials begin, 1 still train(s)" in capsys.readouterr().out
+    assert "no new trials start; 1 still training" in capsys.readouterr().out
 
 
 @pytest.mark.bad_input
@@ -527,7 +527,7 @@ def test_a_training_that_is_killed_is_resumed(make):
     psutil.Process(process.pid).children()[0].kill()
     assert process.wait(60) == EXIT_DONE
     require_complete(made, 30)
-    assert "ended by SIGKILL" in (made.directory / "worker.txt").read_text()
+    assert "killed by SIGKILL" in (made.directory / "worker.txt").read_text()
 
 
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):

@@ -85,8 +85,8 @@ def test_the_only_visible_gpu_is_this_ranks_own():
 @pytest.mark.parametrize(
     "named, gpus, said",
     [
-        ("5", 0, "names 1 GPU(s), and 0 can be seen, so training runs on the CPU; "),
-        ("0, 5", 1, "names 2 GPU(s), and 1 can be seen; "),
+        ("5", 0, "names 1 GPU(s), but 0 can be seen, so training runs on the CPU; "),
+        ("0, 5", 1, "names 2 GPU(s), but 1 can be seen; "),
         ("0,1", 2, ""),
         (None, 0, ""),
         ("", 0, ""),

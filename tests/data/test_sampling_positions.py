@@ -173,7 +173,7 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         ({"kind": "pass", "pass": 1, "samples": 3}, "begins a new pass"),
         (
             {"kind": "replay", "batches": None, "batch_size": 3, "iterations": None},
-            "batch has changed",
+            "batch size has changed",
         ),
         ({"kind": "replay", "batches": None, "iterations": None}, "resumes with its next pass"),
     ],

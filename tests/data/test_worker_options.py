@@ -46,7 +46,9 @@ def test_auto_leaves_each_rank_a_core_to_train(ranks, cores, workers):
 def test_more_workers_than_cores_are_warned_of_and_kept():
     plan = planned(4, 8, 16)
     assert plan.data_workers == 8
-    assert "warning: train.num_data_workers=8 x 4 rank(s) = 32 processes on 16" in plan.describe()
+    assert (
+        "warning: train.num_data_workers=8 x 4 rank(s) = 32 data workers on 16" in plan.describe()
+    )
     assert "ddp.workers=auto would start 3" in plan.describe()
     assert "warning: ddp.workers=5 x 4 rank(s) = 20" in planned(4, 0, 16, workers=5).describe()
     with pytest.raises(PlanError, match="ddp.workers=10000 on 16 CPU core.*Use at most"):

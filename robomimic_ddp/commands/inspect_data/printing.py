@@ -70,7 +70,7 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
     if words["feature"]:
         empty = f"; empty in {words['empty']} episodes" if words["empty"] else ""
         yield (
-            f"instructions: {words['feature']}, {words['different']} different ones in "
+            f"instructions: {words['feature']}, {words['different']} distinct ones in "
             f"{report['length']['read']} episodes{empty}"
         )
         yield from (f"    {text!r}" for text in words["examples"])

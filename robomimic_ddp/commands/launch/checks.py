@@ -56,15 +56,15 @@ def require_rendezvous(rdzv: str, nodes: int) -> None:
     faults = [_fault(family, kind, place) for family, kind, _, _, place in addresses]
     if errno.EADDRINUSE in faults:
         raise UsageError(
-            f"--rdzv {rdzv}: the port is in use on this node, so another job may meet there: the "
-            "nodes of two jobs would be mixed. Choose another port, the same on every node, or "
-            "end the other job."
+            f"--rdzv {rdzv}: the port is in use on this node, perhaps by another job, and the "
+            "nodes of the two would mix. Choose another port, the same on every node, or end the "
+            "other job."
         )
     if nodes == 1 and all(fault == errno.EADDRNOTAVAIL for fault in faults):
         raise UsageError(
-            f"--nodes 1 --rdzv {rdzv}: this is not the machine of that address, so it would train "
-            "alone, and without the nodes that meet there. Give the number of all nodes, the same "
-            "on each; for one node leave out both."
+            f"--nodes 1 --rdzv {rdzv}: this machine does not have that address, so it would train "
+            "alone, without the nodes that meet there. Give the number of all nodes, the same on "
+            "each; for one node, leave out both flags."
         )
 
 

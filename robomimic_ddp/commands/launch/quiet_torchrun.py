@@ -127,9 +127,9 @@ def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) ->
             since = time.monotonic()
         elif time.monotonic() - since > _WAIT_SECONDS:
             return print_clean(
-                f"launch: this node ({env.host_name()}) has waited at {_endpoint()} for "
-                f"{_WAIT_SECONDS:.0f} s: a job starts there once as many nodes have met as --nodes "
-                "says, each with another name (`hostname`); more are not needed",
+                f"launch: this node ({env.host_name()}) has been waiting at {_endpoint()} for "
+                f"{_WAIT_SECONDS:.0f} s: the job starts there once --nodes nodes have joined, each "
+                "with a different name (`hostname`); a node too many never starts",
                 file=sys.stderr,
             )
 

@@ -79,8 +79,8 @@ def run(command: str, args: argparse.Namespace) -> int:
         changed = job.changed_files()
         if changed and not job.is_complete():
             say(
-                f"warning: {len(changed)} files, {changed[0].path.name} first, have changed since "
-                "they were finished; they are written again",
+                f"warning: {len(changed)} finished file(s), such as {changed[0].path.name}, have "
+                "changed since; writing them again",
                 file=sys.stderr,
             )
             writing.write_all(job, changed, lambda count: None)
@@ -91,8 +91,8 @@ def run(command: str, args: argparse.Namespace) -> int:
         _report(job)
     else:
         say_once(
-            "the files of this task are finished. The last task to finish completes the set; if no "
-            "other task is running any more, run the command again."
+            "the files of this task are finished. The last task to finish completes the dataset; "
+            "if no other task is still running, run the command again."
         )
     return EXIT_DONE
 
@@ -129,7 +129,7 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
             height, width = wanted.pixels
             raise UsageError(
                 f"{args.config} trains with images of {height}x{width}, {wanted.filter} "
-                "(observation.image_dim, observation.image_filter), and the set would have "
+                "(observation.image_dim, observation.image_filter), but --size and --filter give "
                 f"{size.height}x{size.width}, {size.filter}: give --size {height}x{width} --filter "
                 f"{wanted.filter}, or correct the config."
             )
@@ -151,8 +151,8 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
         stored = ", ".join(f"{name} {h}x{w}" for name, (h, w) in job.stored.items())
         raise UsageError(
             f"--size {args.size[0]}x{args.size[1]} has more pixels than any camera of "
-            f"{source.folder} ({stored}): the set would be larger, and no better. Give "
-            "observation.image_dim of the runs, height first; training enlarges images itself."
+            f"{source.folder} ({stored}): the result would be larger, and no better. "
+            "Give observation.image_dim of the runs, height first; training enlarges images itself."
         )
     return job
 

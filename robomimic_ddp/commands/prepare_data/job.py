@@ -113,7 +113,8 @@ class Job:
         """
         if self.target.exists() and self.target.samefile(self.source.folder):
             raise DataError(
-                f"{self.target} is the source itself, which must not change. Name another DEST."
+                f"{self.target} is the source itself, which must not change. Name another "
+                "destination."
             )
         # In this order, since another task may begin or complete the set meanwhile.
         foreign = [folder for folder in (self.target, self.work) if _has_content(folder)]
@@ -127,7 +128,7 @@ class Job:
             foreign = [folder for folder in foreign if folder != self.work]
         below = (Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, []))
         for path in filter(Path.is_symlink, (self.work, *below)):
-            raise _refused(path, "become a link, and prepare-data writes through no link")
+            raise _refused(path, "become a link, which prepare-data does not follow")
         for folder in foreign:
             raise _refused(folder, "something that prepare-data has not written")
         return False
@@ -298,6 +299,6 @@ def _has_content(folder: Path) -> bool:
 
 def _refused(folder: Path, fault: str) -> DataError:
     return DataError(
-        f"{folder} has {fault}. Nothing there was changed: name another DEST, or remove that "
-        "folder if it is not needed."
+        f"{folder} has {fault}. Nothing there was changed: name another destination, or remove "
+        "that folder if it is not needed."
     )

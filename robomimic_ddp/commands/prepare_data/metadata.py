@@ -23,7 +23,7 @@ def texts_of(folder: Path) -> list[Path]:
     texts = [path for path in sorted(folder.iterdir()) if path.suffix in (".txt", ".json")]
     for path in filter(Path.is_symlink, texts):
         raise DataError(
-            f"{path} is a link to {path.resolve()}, and prepare-data would copy that into the set. "
+            f"{path} is a link to {path.resolve()}, whose contents prepare-data would copy. "
             "If it belongs to the dataset, replace the link with the file itself."
         )
     return [path for path in texts if path.is_file()]

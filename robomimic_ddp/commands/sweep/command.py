@@ -69,9 +69,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise DataError(
-            f"{directory}: the sweep cannot be read or written ({error}). Trainings that run are "
-            "not affected. Free disk space, or correct the permissions, and run the command again: "
-            "it continues where this one ended."
+            f"{directory}: the sweep cannot be read or written ({error}). Running trials are not "
+            "affected. Free disk space, or correct the permissions, and run the command again: it "
+            "continues from here."
         ) from error
 
 

@@ -45,7 +45,7 @@ def _reading(file: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise DataError(
             f"{file} cannot be read as the journal of a sweep ({type(error).__name__}: {error}): "
-            "it is damaged, or another program's. Make a new sweep in another folder."
+            "it is damaged, or belongs to another program. Make a new sweep in another folder."
         ) from error
 
 

@@ -116,7 +116,7 @@ class Worker:
     def _begin_no_more(self, error: Exception) -> None:
         self.error = self.error or error
         if self.jobs:
-            print_clean(f"no more trials begin, {len(self.jobs)} still train(s): {error}")
+            print_clean(f"no new trials start; {len(self.jobs)} still training: {error}")
 
     def _begin_remaining(self) -> bool:
         trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
@@ -183,7 +183,7 @@ class Worker:
                 print_clean(f"{trial.name}: stopped; the next sweep run resumes it")
             elif code < 0 and self.kills[trial.number] < _MOST_KILLS:
                 self.kills[trial.number] += 1  # it is resumed when its last rank releases the lock
-                print_clean(f"{trial.name}: ended by {signal.Signals(-code).name}")
+                print_clean(f"{trial.name}: killed by {signal.Signals(-code).name}")
             else:
                 self._fail(trial, _last_error(trial, code))
         finally:
@@ -214,7 +214,7 @@ def _is_orphan(trial: Trial) -> bool:
 def _last_error(trial: Trial, code: int) -> str:
     """Return the error that ended a training."""
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name}"
     try:
         return known_errors.error_line(files.read_end(trial.log))
     except OSError:  # somebody has removed it

@@ -110,9 +110,9 @@ def require_one_rank(function: str, caller: CodeType) -> None:
         raise UnpatchedScript(
             f"{caller.co_filename}:{caller.co_firstlineno} calls {function} on {launch.world_size} "
             "ranks without @DDPUtils.distributed, so every rank would train a separate model and "
-            "write the same files. The script was put back (by git?), or is one that "
-            "`robomimic-ddp apply` cannot patch: `robomimic-ddp status` names those, and why. "
-            "Start a patched one, or start this one without torchrun.",
+            "write the same files. The script was reverted (by git?), or "
+            "`robomimic-ddp apply` cannot patch it: `robomimic-ddp status` says why. Start a "
+            "patched script, or start this one without torchrun.",
             quiet=launch.rank > 0,
         )
 
@@ -140,10 +140,10 @@ def require_patched_directory(get_exp_dir: FunctionType) -> None:
 
 def _unpatched(caller: str, function: FunctionType) -> UnpatchedScript:
     return UnpatchedScript(
-        f"{caller} is patched, and {function.__name__}, which it calls, is not: it is that of "
-        f"{function.__code__.co_filename}. On several ranks each would do alone what one rank must "
-        "do. Run `robomimic-ddp apply` on that package, too, or start the script with "
-        "`robomimic-ddp run`, which edits both in memory.",
+        f"{caller} is patched, but it calls {function.__name__} of "
+        f"{function.__code__.co_filename}, which is not. On several ranks each would do separately "
+        "what they must do together. Run `robomimic-ddp apply` on that package, too, or start the "
+        "script with `robomimic-ddp run`, which edits both in memory.",
         quiet=launch_env.read_launch_env().rank > 0,
     )
 
@@ -172,10 +172,11 @@ def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
         for path, names in lost.items()
     )
     return (
-        "this host is half patched: some lines that robomimic-ddp apply put in are missing (put "
-        f"back by git, or lost in a merge?):\n{listed}\nOn several ranks each would do alone what "
-        "one rank must do, or wait for the others without end. Run `robomimic-ddp apply` on the "
-        "host: it puts them back, and takes note of lines that you have removed on purpose."
+        "this host is half patched: some lines that robomimic-ddp apply put in are missing "
+        f"(reverted by git, or lost in a merge?):\n{listed}\nOn several ranks each would do "
+        "separately what they must do together, or wait for the others without end. Run "
+        "`robomimic-ddp apply` on the host: it restores the lines, and records those that you "
+        "removed on purpose."
     )
 
 

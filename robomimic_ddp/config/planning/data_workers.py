@@ -28,13 +28,13 @@ def notes(workers: int | None, ranks: int, options: Options, cores: int) -> Iter
     most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)
     if workers > most:
         raise PlanError(
-            f"{name}={workers} on {cores} CPU core(s): each is a process with a "
-            f"copy of the dataset's cache, and every rank starts its own. Use at most {most}; "
-            "a few for each core are plenty."
+            f"{name}={workers} on {cores} CPU core(s): every rank would start that many processes, "
+            f"each with a copy of the dataset's cache. Use at most {most}; a few per core are "
+            "plenty."
         )
     if workers * ranks > cores:
         yield (
-            f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
-            f"CPU core(s) that read data, in addition to the ranks; ddp.workers=auto would start "
+            f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} data workers on "
+            f"{cores} CPU core(s), in addition to the ranks; ddp.workers=auto would start "
             f"{of_share('auto', cores // ranks)} for each rank"
         )

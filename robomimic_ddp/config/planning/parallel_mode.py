@@ -16,10 +16,10 @@ NAMES = {
     "single": "one device",
 }
 _NOT_SHARDED = {
-    "compile": "compiled nets have not been shown to equal others there",
-    "comm": "these are hooks of DDP's buckets; FSDP reduces in fp32",
-    "kwargs": "they are DistributedDataParallel's, and nets are not in one there",
-    "sync_batchnorm": "it has not been shown with sharded layers",
+    "compile": "compiled sharded nets have not been shown to equal uncompiled ones",
+    "comm": "it needs hooks of DDP's buckets; FSDP reduces in fp32",
+    "kwargs": "these are arguments of DistributedDataParallel, which FSDP does not use",
+    "sync_batchnorm": "it has not been tested with sharded layers",
 }
 """Options that FSDP does not go with, at another value than their default, and the reason."""
 
@@ -71,13 +71,13 @@ def require_shardable(
         reason = "each rank would scale its own shards' gradients; use bf16"
     if options.backend == "gloo" and device != "cpu":
         asked = "ddp.backend=gloo with ddp.mode=fsdp on GPUs"
-        reason = "shards of GPUs travel over NCCL"
+        reason = "FSDP on GPUs communicates over NCCL"
     replicas = options.fsdp_replicas
     if replicas > 1 and (ranks % replicas or ranks == replicas):
         asked = f"ddp.fsdp_replicas={replicas} with {ranks} ranks"
         reason = "each replica needs the same number of ranks, at least two"
     if options.fsdp_offload and device == "cpu":
-        asked, reason = "ddp.fsdp_offload=true on the CPU", "shards are there already"
+        asked, reason = "ddp.fsdp_offload=true on the CPU", "the shards are on it already"
     if reason is not None:
         raise PlanError(
             f"{asked} is not possible: {reason}. Leave the option at its default, or train with "

@@ -205,7 +205,7 @@ def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:
     if visible_gpus < named:
         on_cpu = "" if visible_gpus else ", so training runs on the CPU"
         yield (
-            f"warning: CUDA_VISIBLE_DEVICES={env.cuda_visible_devices} names {named} GPU(s), and "
+            f"warning: CUDA_VISIBLE_DEVICES={env.cuda_visible_devices} names {named} GPU(s), but "
             f"{visible_gpus} can be seen{on_cpu}; name GPUs that nvidia-smi lists"
         )
 
@@ -213,8 +213,8 @@ def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:
 def _without_effect(mode: str, options: Options) -> Iterator[str]:
     if mode in ("dp", "single") and options.kwargs:
         yield (
-            f"note: ddp.kwargs.{next(iter(options.kwargs))} has no effect, since nets are not in "
-            "DistributedDataParallel; torchrun starts a process for each GPU, which has them in it"
+            f"note: ddp.kwargs.{next(iter(options.kwargs))} has no effect, since a single process "
+            "does not use DistributedDataParallel; start the job with torchrun to use it"
         )
     for name, default in DEFAULTS.items():
         if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != default:

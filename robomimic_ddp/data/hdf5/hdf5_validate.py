@@ -203,15 +203,15 @@ class _File:
             if key in self.pictures and place not in actions and len(shape) != 4:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}, but observation.modalities lists it as "
-                    "pictures, which are [steps, height, width, channels]. List it under low_dim, "
+                    "images, which are [steps, height, width, channels]. List it under low_dim, "
                     "or write the dataset again."
                 )
             file.require_steps(name, place, shape, steps)
             expected = self.first.setdefault(place, shape[1:])
             if shape[1:] != expected:
                 raise DataError(
-                    f"{where}: {place!r} has shape {shape[1:]} per step, other episodes have "
-                    f"{expected}. One policy takes one shape: use episodes that agree."
+                    f"{where}: {place!r} has shape {shape[1:]} per step, but other episodes have "
+                    f"{expected}. A policy needs one shape: use episodes that agree."
                 )
 
 

@@ -34,8 +34,8 @@ def _reading(where: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise DataError(
-            f"{where} cannot be read ({type(error).__name__}: {reason}): damaged, a link to what "
-            "is not there, or of a type that Python does not know. Write it again."
+            f"{where} cannot be read ({type(error).__name__}: {reason}): damaged, a broken link, "
+            "or of a type that Python does not know. Write it again."
         ) from error
 
 

@@ -163,8 +163,9 @@ def _require_alike(indices: list[tuple[Source, Fields, Index, np.ndarray]]) -> N
         ]
         if sizes[0] != sizes[1]:
             raise DataError(
-                f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
-                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the dataset."
+                f"{source.folder} and {first.folder} cannot be mixed: their actions and states "
+                f"have the sizes {sizes[1]} and {sizes[0]}. Take out the key that differs, or one "
+                "of the datasets."
             )
 
 
@@ -227,8 +228,8 @@ def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
         high = float(((stats["max"] - offset) / scale).max())
         if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
             raise DataError(
-                f"{dataset.name}: after normalisation the action {key!r} reaches from "
-                f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
+                f"{dataset.name}: after normalisation the action {key!r} ranges from "
+                f"{low:g} to {high:g}, but the diffusion policy needs it within [-1, 1]. Set "
                 f'train.action_config[{key!r}].normalization to "min_max".'
             )
 

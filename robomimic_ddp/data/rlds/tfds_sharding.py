@@ -99,10 +99,9 @@ class _Shares:
         """Refuse to iterate over a shard while the pipeline is built, as statistics do."""
         if self.tf.executing_eagerly() and self._comes_from(dataset, self.sharded):
             raise DataError(
-                "numbers (such as normalisation statistics) would be computed from this rank's "
-                "episodes alone while the training dataset is made, and would differ by rank. "
-                "Compute them before, from all of them, and pass them "
-                "(octo: dataset_statistics=...)."
+                "statistics (such as those for normalisation) would be computed from this rank's "
+                "episodes alone, and would differ between ranks. Compute them from all episodes "
+                "before the training dataset is made, and pass them (octo: dataset_statistics=...)."
             )
         return method(dataset, *args, **kwargs)
 

@@ -85,7 +85,7 @@ def seek(loader: Any, position: dict[str, Any] | None, world_size: int, epoch: i
     host reads itself has none.
     """
     if not hasattr(loader, "seek"):
-        return "data: the host's own pipeline starts over (its place cannot be found again)"
+        return "data: the host's own pipeline starts over (its position cannot be restored)"
     return loader.seek(position, world_size, epoch)
 
 

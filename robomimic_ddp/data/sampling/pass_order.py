@@ -62,11 +62,11 @@ def another_order(what: str, sampler: Any) -> CheckpointError:
     name = "the shuffled dataset" if sampler is None else f"the sampler {type(sampler).__name__}"
     return CheckpointError(
         f"{what} cannot be resumed in its middle: {name} gives another order than when the state "
-        "was saved, so samples would be repeated and others left out. Either train.seed or the "
-        "data are others, or the sampler depends on something that iterating it again does not "
-        "bring back (a clock, weights that changed while training). Resume with the run's own "
-        "config and data, give the sampler an order that follows from train.seed, or begin a new "
-        "run from these weights (experiment.ckpt_path)."
+        "was saved, so some samples would be repeated and others left out. Either train.seed or "
+        "the data has changed, or the sampler depends on what a second iteration cannot reproduce "
+        "(a clock, weights that changed in training). Resume with the run's own config and data, "
+        "derive the sampler's order from train.seed, or begin a new run from these weights "
+        "(experiment.ckpt_path)."
     )
 
 
@@ -149,9 +149,9 @@ def _iterated(sampler: Any, seed: int) -> Order:
             indices = np.fromiter((int(index) for index in sampler), dtype=np.int64)
         if len(indices) != len(sampler):
             raise DataError(
-                f"the DataLoader's sampler ({name}) says its length is {len(sampler)} but gave "
+                f"the DataLoader's sampler ({name}) has the length {len(sampler)} but gave "
                 f"{len(indices)} indices: the ranks would not agree on the number of batches. "
-                "Make both agree."
+                "Make its length the number of indices."
             )
         return indices
 

@@ -148,7 +148,9 @@ class ReplayedLoader(Wrapped):
             part = [batches * position["batch_size"]] if changed and batches else []
             self._recorded.bring_to(history + part)
         if changed:
-            return "data: the host's own sampler begins a new pass, since the batch has changed"
+            return (
+                "data: the host's own sampler begins a new pass, since the batch size has changed"
+            )
         if batches is None:
             return "data: the host's sampler resumes with its next pass"
         live = self._live()

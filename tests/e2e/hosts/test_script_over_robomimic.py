@@ -121,7 +121,7 @@ def test_over_an_unedited_robomimic_it_says_what_to_do(
     added = {**variables, "PYTHONPATH": paths}  # so that it can be started as a module
     trained = torchrun(plain_host, "train", "--task", job.task, added=added)
     assert trained.returncode == 1, trained
-    assert "main is patched, and get_exp_dir, which it calls, is not" in trained.stderr
+    assert "main is patched, but it calls get_exp_dir of" in trained.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -41,7 +41,7 @@ def train(host: Host, fault: str, config: Path, *more: str) -> Result:
 @pytest.mark.parametrize(
     "fault, words",
     [
-        ("killed", ["rank 1: ", "was ended by the signal SIGKILL", "lack of memory"]),
+        ("killed", ["rank 1: ", "was killed by SIGKILL", "lack of memory"]),
         ("damaged", ["tfrecord-0000", "its record cannot be used"]),
         pytest.param("cut off", ["its record cannot be used"], marks=SLOW),
         pytest.param("no pictures", ["tfrecord-0000", "cannot be decoded"], marks=SLOW),

@@ -62,7 +62,7 @@ def test_no_number_in_the_data_names_the_episode(error_of, place, value, kind):
 def test_actions_out_of_range_name_the_key_and_the_remedy(error_of, method):
     config = {key: {"normalization": method} for key in ACTIONS}
     text = error_of(lambda steps: None, action_config=config)
-    assert "'action/abs_pos' reaches from -" in text
+    assert "'action/abs_pos' ranges from -" in text
     assert 'normalization to "min_max"' in text
 
 

@@ -61,7 +61,7 @@ def test_missing_camera_state_and_action_are_named(make_config, stored):
     text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
     assert "action/torque" in text and "action/abs_pos" in text
     config = make_config(cameras=["robot_state/cartesian_position"], states=())
-    assert "encoded picture" in message(
+    assert "encoded image" in message(
         host_datasets.datasets_from_config, config, config.all_obs_keys
     )
 

@@ -120,7 +120,7 @@ def test_fewer_episodes_than_ranks_and_an_episode_of_one_step(of_episodes):
     train = of_episodes([made_up_episode(0), made_up_episode(4)])  # 1 and 9 steps
     loaders = [make_loader(train, 1, rank, 5, 0) for rank in range(5)]
     assert sorted(one_pass(*loaders)) == list(range(10))
-    with pytest.raises(DataError, match="gives 10 windows to a pass, a step needs 12"):
+    with pytest.raises(DataError, match="has 10 windows in a pass, but a step needs 12"):
         make_loader(train, 1, 0, 12, 0)
 
 

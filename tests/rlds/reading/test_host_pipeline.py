@@ -143,7 +143,7 @@ def test_fewer_episodes_than_ranks(octo, sets):
 
 
 def test_statistics_of_one_ranks_share_are_refused(octo, sets):
-    with pytest.raises(DataError, match="Compute them before"):
+    with pytest.raises(DataError, match="Compute them from all episodes"):
         one_pass(octo, sets, 0, 2, statistics_split="train")
     octo.make_dataset_from_rlds(**sets[0], train=True, statistics_split="train")
     assert one_pass(octo, sets, 0, 2, statistics_split="train"), "they are on disk now"

@@ -69,7 +69,7 @@ def test_record_files_that_the_metadata_does_not_list_are_said(stored, capsys, t
         shutil.copy(last, folder / name)
     assert inspected(capsys, folder)["unlisted"] == ["made_up-train.tfrecord-00077-of-00078"]
     assert main(["inspect-data", str(folder)]) == 0
-    assert "00077-of-00078 first, and are not read" in capsys.readouterr().out.replace("\n", " ")
+    assert "00077-of-00078, are not listed in" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_a_few_episodes_are_spread_over_the_files(stored):

@@ -446,7 +446,7 @@ def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, laun
         as_task(monkeypatch, task, 3, launcher)
         assert prepare(stored.folder, tmp_path) == 0
         assert target(tmp_path).exists() == (task == 2)
-        waits = "last task to finish completes the set" in capsys.readouterr().out
+        waits = "last task to finish completes the dataset" in capsys.readouterr().out
         assert waits == (task < 2 and (launcher, task) != ("torchrun", 1))
     assert contents(target(tmp_path)) == contents(target(made))
     assert prepare(stored.folder, tmp_path) == 0  # a task that is started again
@@ -481,7 +481,7 @@ def small_copy(made, tmp_path) -> Path:
 
 
 def test_another_destination_is_refused(stored, copy, small_copy, capsys):
-    said = ("prepared with quality=95, not 90", "name another DEST")
+    said = ("prepared with quality=95, not 90", "name another destination")
     refused(capsys, small_copy, stored.folder, "--quality", "90", said=said)
     said = ("prepared with size=[12, 20], not [6, 10]",)
     refused(capsys, small_copy, stored.folder, said=said, size=(6, 10))

@@ -88,7 +88,7 @@ def test_a_process_that_is_killed_is_one_clear_error(load):
     loader = make_loader(train, 4, 0, 1, 5)
     assert len(stream(loader, 2)) == 8
     os.kill(remote.reader_of_rank().pid, signal.SIGKILL)
-    with pytest.raises(DataError, match=r"was ended by the signal SIGKILL.*lack of memory"):
+    with pytest.raises(DataError, match=r"was killed by SIGKILL.*lack of memory"):
         stream(loader, 10)
     loader.close()
     assert len(stream(make_loader(train, 4, 0, 1, 5), 2)) == 8, "the next one starts another"

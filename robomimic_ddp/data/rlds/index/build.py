@@ -64,7 +64,7 @@ def make_index(
         for number in files
         for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
     ]
-    doing = f"making the index of {source.folder}"
+    doing = f"building the index of {source.folder}"
     rows = []
     for file, offset, size, *described in rows_of(
         paths, places, describer(source, fields), threads, doing, skip_corrupt

@@ -91,15 +91,17 @@ def _require_known_classes(content: Any) -> None:
     for key, value in tree.named(content):
         is_class = key.rpartition(".")[2] in ("pythonClassName", "python_class_name", "type")
         if is_class and isinstance(value, str) and not value.startswith("tensorflow_datasets."):
-            raise ValueError(f"features.json names the class {value}, which could run any program")
+            raise ValueError(
+                f"features.json names the class {value}, which could run arbitrary code"
+            )
 
 
 def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
     """A line on the `Source.unlisted` of a dataset."""
     return (
-        f"warning: {len(names)} record file(s) in {folder} are not listed in its {INFO_FILE}, "
-        f"{names[0]} first, and are not read: more was copied into the folder, or its metadata is "
-        "older. Move them away, or prepare the dataset again."
+        f"warning: {len(names)} record file(s) in {folder}, such as {names[0]}, are not listed in "
+        f"its {INFO_FILE} and are not read: they were added later, or the metadata is older. Move "
+        "them away, or prepare the dataset again."
     )
 
 
@@ -167,14 +169,14 @@ class Source:
         outside = [path for path in files if path.parent != self.folder]
         if outside:
             raise DataError(
-                f"the metadata of {self.folder} names record files in other folders, {outside[0]} "
-                "first: they may be of another dataset. Copy or prepare the dataset again."
+                f"the metadata of {self.folder} names record files in other folders, such as "
+                f"{outside[0]}: they may be of another dataset. Copy or prepare the dataset again."
             )
         missing = [path.name for path in files if not path.is_file()]
         if missing and not self.skip_missing:
             raise DataError(
                 f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
-                f"{missing[0]} first. Copy or prepare the dataset again."
+                f"such as {missing[0]}. Copy or prepare the dataset again."
             )
         return files
 

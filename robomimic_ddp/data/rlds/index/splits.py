@@ -42,8 +42,8 @@ def select_episodes(
             f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
         )
         raise DataError(
-            f"none of the {len(index.length)} episodes of {where} is left after the filters. "
-            f"Dropped {counts}. Switch the filter off that does not fit this dataset."
+            f"none of the {len(index.length)} episodes of {where} passes the filters. Dropped "
+            f"{counts}. Switch off the filter that does not fit this dataset."
         )
     return rows
 
@@ -69,7 +69,7 @@ def split_validation(
     row's number in its file. Raises DataError for a single episode.
     """
     if not 0 < fraction < 1:
-        raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")
+        raise DataError(f"train.validation_fraction={fraction}: expected a share between 0 and 1.")
     if len(rows) < 2:
         raise DataError(
             f"{where} has {len(rows)} episode left after the filters: training and validation need "

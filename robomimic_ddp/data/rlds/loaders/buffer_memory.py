@@ -46,7 +46,7 @@ def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     if machine_bytes and expected > LARGEST_SHARE * machine_bytes:
         yield (
             f"warning: that is {expected / machine_bytes:.0%} of this machine's "
-            f"{readable(machine_bytes)}, and the ranks may be ended for lack of memory: lower "
+            f"{readable(machine_bytes)}, and the ranks may be killed for lack of memory: lower "
             "train.shuffle_buffer_size"
         )
 

@@ -132,13 +132,13 @@ class Reader:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         code = self._process.returncode
-        how = f"with exit code {code}"
+        how = f"ended with exit code {code}"
         if code is not None and code < 0:
-            how = f"by the signal {signal.Signals(-code).name}"
+            how = f"was killed by {signal.Signals(-code).name}"
         return DataError(
-            f"the process {self.pid} that reads data for this rank was ended {how}. SIGKILL is "
-            "mostly the kernel's, for lack of memory: lower train.shuffle_buffer_size, or give the "
-            "job more memory. Otherwise its output above says why."
+            f"the process {self.pid} that reads data for this rank {how}. SIGKILL mostly "
+            "comes from the kernel, for lack of memory: lower train.shuffle_buffer_size, or give "
+            "the job more memory. Otherwise its output above says why."
         )
 
 

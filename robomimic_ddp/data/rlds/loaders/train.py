@@ -125,7 +125,7 @@ class RLDSTrainLoader(RLDSLoader):
             self._begin(number, [])
             return (
                 f"data: pass {number} starts again, since the dataset, the choice of its windows "
-                "or the seed is another"
+                "or the seed has changed"
             )
         segments = [(Segment(*numbers), batches) for *numbers, batches in position["legs"]]
         self._begin(position["first_pass"], segments)
@@ -158,11 +158,11 @@ class RLDSTrainLoader(RLDSLoader):
         needed = least * self.world_size
         if len(self.dataset) < needed:
             raise DataError(
-                f"{self.dataset.source.folder} gives {len(self.dataset)} windows to a pass, a step "
-                f"needs {needed} ({least} on each of {self.world_size} ranks): some rank "
+                f"{self.dataset.source.folder} has {len(self.dataset)} windows in a pass, but a "
+                f"step needs {needed} ({least} on each of {self.world_size} ranks): some rank "
                 "would have no batch. Use a smaller batch, fewer ranks, or more data "
-                "(train.success_only, train.skip_unlabeled and train.subsample_length take some "
-                "away)."
+                "(train.success_only, train.skip_unlabeled and train.subsample_length leave some "
+                "out)."
             ).on_all_ranks()
 
     def __len__(self) -> int:

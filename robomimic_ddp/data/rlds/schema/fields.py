@@ -263,6 +263,6 @@ def find_image(key: str, entry: Entry, steps: Mapping[str, Any], where: str) -> 
         raise DataError(
             f"{where}: {key!r} is a camera (`cameras` of the schema, or "
             f"observation.modalities.obs.rgb), but `steps/{place}` is a {kind} feature of shape "
-            f"{shape}. An encoded picture with 3 channels is needed."
+            f"{shape}. Expected an encoded image with 3 channels."
         )
     return place

@@ -108,7 +108,7 @@ def image_dim(config: Any) -> list[int]:
     size = setting(config, "observation.image_dim")
     if not is_list(size) or len(size) != 2 or not all(is_whole(number, 1) for number in size):
         raise ConfigError(
-            f"observation.image_dim={_plain(size)!r}: [height, width] in pixels is needed."
+            f"observation.image_dim={_plain(size)!r}: expected [height, width] in pixels."
         )
     return [int(number) for number in size]
 
@@ -138,8 +138,8 @@ def _check_fraction(config: Any) -> None:
     fraction = setting(config, "train.validation_fraction")
     if config.experiment.validate and not (_is_finite(fraction) and 0 < fraction < 1):
         raise ConfigError(
-            f"train.validation_fraction={fraction!r}: a share between 0 and 1 is needed. For no "
-            "validation set experiment.validate=false."
+            f"train.validation_fraction={fraction!r}: expected a share between 0 and 1. For no "
+            "validation, set experiment.validate=false."
         )
 
 

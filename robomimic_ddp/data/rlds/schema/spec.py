@@ -121,7 +121,7 @@ def parse_schema(tree: Any, where: str) -> Schema:
     }
     for key, entry in entries["cameras"].items():
         if entry.columns or entry.rotation:
-            raise ConfigError(f"{where}: cameras.{key}: a picture has no columns and no rotation.")
+            raise ConfigError(f"{where}: cameras.{key}: an image has no columns and no rotation.")
     language, success = tree.get("language"), tree.get("success")
     filters = tree.get("filters") or []
     if not isinstance(filters, list):
@@ -202,7 +202,7 @@ def _filter(value: Any, where: str) -> Filter:
     wanted = tree[tests[0]]
     kinds = (str,) if tests[0] != "equals" else (str, bool, int, float)
     if not isinstance(wanted, kinds):
-        raise ConfigError(f"{where}: {tests[0]}: {wanted!r} cannot be compared with; give text.")
+        raise ConfigError(f"{where}: {tests[0]}={wanted!r}: expected text.")
     if tests[0] == "matches":
         try:
             re.compile(wanted)
