@@ -18,7 +18,7 @@ NAMES = {
 _NOT_SHARDED = {
     "compile": "compiled sharded nets have not been shown to equal uncompiled ones",
     "comm": "it needs hooks of DDP's buckets; FSDP reduces in fp32",
-    "kwargs": "these are arguments of DistributedDataParallel, which FSDP does not use",
+    "kwargs": "they are arguments of DistributedDataParallel, which FSDP does not use",
     "sync_batchnorm": "it has not been tested with sharded layers",
 }
 """Options that FSDP does not go with, at another value than their default, and the reason."""
