@@ -15,8 +15,8 @@ from robomimic_ddp.patches.writing import Change, content, write_all
 from robomimic_ddp.terminal import wrapped
 
 _PROOF = (
-    "every edited file compiles; what no edit touches was written back to the byte",
-    "made a second time, the edits change nothing",
+    "every edited file compiles; what no edit touches is unchanged, byte for byte",
+    "applied a second time, the edits change nothing",
     f"{record.NAME} has the bytes that each file had before and their hash, which "
     "`robomimic-ddp revert` restores",
 )
@@ -81,9 +81,9 @@ def _start(host: Host, changes: Sequence[Change]) -> list[str]:
     if changed:
         listed = "\n".join(f"  {line}" for line in changed[:_SHOWN])
         raise PatchError(
-            f"{host.root} has changes that are not committed, and the branch is to have the edits "
-            f"alone. Nothing was written:\n{listed}\nCommit them, or put them away with git stash, "
-            "then run again."
+            f"{host.root} has uncommitted changes, but the branch must have only the edits. "
+            f"Nothing was written:\n{listed}\nCommit them, or put them away with git stash, then "
+            "run again."
         )
     known = [change for change in changes if change.before is not None and not change.is_record]
     _git(host, "ls-files", "--error-unmatch", "--", *_paths(known))
@@ -100,7 +100,7 @@ def _undo(host: Host, changes: Sequence[Change], start: list[str], name: str) ->
         _switch(host, *start)
         _git(host, "branch", "--quiet", "--delete", "--force", name)
     except PatchError as error:
-        return f"It could not all be undone: {error}"
+        return f"Not all of it could be undone: {error}"
     return ""
 
 

@@ -262,7 +262,7 @@ def _problems(
             continue
         reasons = "; ".join(dict.fromkeys(getattr(item.outcome, "reason", "") for item in tried))
         by_hand = ", or ".join(dict.fromkeys(item.fixer.by_hand for item in tried))
-        why = f"the host cannot do without the area {seam!r}, and it was not found: {reasons}"
+        why = f"the host needs the area {seam!r}, which was not found: {reasons}"
         if host.is_built_on_robomimic and base is None:
             why = (
                 f"{host.name} is built on robomimic, which has the area {seam!r}, and this "
@@ -294,6 +294,6 @@ def _half_patched(
             where = use.file or "a file outside the package"
             why = (
                 f"the training function would be patched, and {use.name}, which it takes from "
-                f"{where}, would not: each rank would do alone what all do together"
+                f"{where}, would not: each rank would do separately what all must do together"
             )
             yield Finding(fixer, use.script, Unrecognised(use.line, why, fixer.by_hand))

@@ -95,9 +95,9 @@ def revert(host: Host, force: bool = False) -> Reverted:
     if edited and not force:
         listed = "\n".join(f"  {host.package / name}" for name in edited)
         raise PatchError(
-            "these files were edited after robomimic-ddp apply, and a revert would lose that. "
-            f"Nothing was written:\n{listed}\nTake back your edits first, or use --force, which "
-            "keeps a copy of your version."
+            "these files were edited after robomimic-ddp apply, and a revert would lose your "
+            f"edits. Nothing was written:\n{listed}\nTake your edits back first, or use --force, "
+            "which keeps a copy of your version."
         )
     changes, copies, restored, removed = [], [], [], []
     for name, entry in entries.items():

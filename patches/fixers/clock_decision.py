@@ -95,7 +95,7 @@ FIXER = Fixer(
     "clock",
     TRAIN_SCRIPTS,
     find,
-    "write DDPUtils.agree(...) around the condition, where every rank passes",
+    "write DDPUtils.agree(...) around the condition, where every rank reaches it",
     within="def train",
     words=("def train(", "time"),
     missing="train() decides nothing from the clock",

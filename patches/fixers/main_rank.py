@@ -87,7 +87,7 @@ FIXERS = {
         "ask with DDPUtils.ask(prompt)",
         words=("def get_exp_dir(",),
         done=("ask",),
-        missing="nothing is asked",
+        missing="get_exp_dir asks nothing",
     ),
     # A crash leaves the previous checkpoint readable.
     "atomic_save": Fixer(
@@ -124,8 +124,8 @@ FIXERS = {
         "files",
         TRAIN_SCRIPTS,
         _written,
-        "let only the main rank write it: with DDPUtils.open_on_main(path, 'w') as f; with 'a' "
-        "to write behind what is there, as in a log",
+        "let only the main rank write it: with DDPUtils.open_on_main(path, 'w') as f; or with 'a', "
+        "which appends, as to a log",
         within="def train",
         done=("open_on_main",),
         missing="train() opens no file for writing",

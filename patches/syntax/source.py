@@ -212,5 +212,5 @@ def _parse(data: bytes) -> tuple[cst.Module, ast.Module]:
     except (UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
         raise SourceError(f"it cannot be read as Python: {error}") from error
     if module.bytes != data:
-        raise SourceError("it could not be written back to the byte")
+        raise SourceError("it could not be written back byte for byte")
     return module, tree

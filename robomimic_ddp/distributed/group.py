@@ -146,7 +146,7 @@ def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, in
     thread.join(timeout.total_seconds() + _LAST_ANSWER_SECONDS)
     if not outcome:
         raise LaunchError(
-            "MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
+            "MASTER_ADDR:MASTER_PORT accepted the connection but did not answer for "
             f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, or the "
             f"node or the network to it was lost ({env.main_address()}), so the ranks could not "
             "meet. Choose another MASTER_PORT, or leave it to torchrun "
@@ -194,9 +194,9 @@ def _send_a_first_number(device: torch.device, backend: str) -> None:
         sum_over_ranks(torch.ones(1, device=device)).item()
     except RuntimeError as error:
         raise LaunchError(
-            f"ranks cannot add numbers on their GPUs (backend {backend}): {error}\nNCCL_DEBUG=INFO "
-            "shows what NCCL tried, `robomimic-ddp doctor --ranks N` whether this machine's GPUs "
-            "reach each other."
+            f"the ranks' GPUs cannot communicate (backend {backend}): {error}\nNCCL_DEBUG=INFO "
+            "shows what NCCL tried, and `robomimic-ddp doctor --ranks N` whether this machine's "
+            "GPUs reach each other."
         ) from error
 
 

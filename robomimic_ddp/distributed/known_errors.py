@@ -10,7 +10,7 @@ import re
 _ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 _OF_TORCHRUN = "torch.distributed.elastic.multiprocessing"
 """In torchrun's own lines about a rank that failed."""
-_PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
+_PORT = "A port is taken: leave out --port (torchrun --standalone picks one), or choose another."
 _START = (
     "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
     "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO logs more."
@@ -36,9 +36,9 @@ REMEDIES = {
     "read data (": "An HDF5 file of train.data is damaged. `h5dump FILE > /dev/null` reads all of "
     "it and names the dataset; copy or write the file again.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
-    "failed to map segment": "The process may not take as much memory: raise `ulimit -v`, or the "
+    "failed to map segment": "The process may not use that much memory: raise `ulimit -v`, or the "
     "memory that the job asks for.",
-    "No usable temporary directory": "Set TMPDIR to a folder that may be written and has room.",
+    "No usable temporary directory": "Set TMPDIR to a writable folder on a disk that has room.",
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which, "
     "and `df -i` one that has no room for more files.",
 }

@@ -130,7 +130,7 @@ class Terminal:
             os.close(nowhere)
             print_clean(
                 f"warning: the output of this process cannot be written: {error}. Training "
-                "continues, and prints into the run's logs alone.",
+                "continues, and prints only to the run's logs.",
                 file=sys.stderr,
             )
 

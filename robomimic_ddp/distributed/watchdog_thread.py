@@ -27,7 +27,7 @@ _NOBODY = (
 )
 _UNHEARD = (
     "No other rank is behind it, and a process is frozen, or a node or the network to it is lost: "
-    "nothing has been heard of"
+    "nothing has been heard from"
 )
 _SILENT = (
     "Where the others are is unknown: their store, in the launcher at {}, does not answer, so that "
@@ -134,7 +134,7 @@ class Watchdog:
 
     def _ranks_where(self, compares: Callable[[tuple, tuple], bool]) -> str:
         ranks = [
-            f"{self.name(rank)} is at: {place} (heard of {age:.0f} s ago)"
+            f"{self.name(rank)} is at: {place} (last heard from {age:.0f} s ago)"
             for rank, position, place, age in self._others()
             if compares(position, self._position)
         ]

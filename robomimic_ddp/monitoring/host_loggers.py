@@ -153,7 +153,7 @@ def _without_dead_writer(method: Callable) -> Callable:
             self._tb_logger = None
             writer._closed = True  # else it would wait for its thread at exit
             print_clean(
-                "warning: TensorBoard's log could not be written (its error stands above). "
+                "warning: TensorBoard's log could not be written (its error is above). "
                 "Training continues without it.",
                 file=sys.stderr,
             )
@@ -197,9 +197,9 @@ def _wandb_as_asked(package: str, added: Mapping[str, Any]) -> Iterator[None]:
         except Exception as error:
             other = "disabled" if kwargs["mode"] == "offline" else "offline"
             print_clean(
-                f"warning: wandb could not begin ({str(error).strip() or type(error).__name__}): "
-                f"this run's wandb log is {other}. WANDB_MODE=offline or disabled asks for that; "
-                "`wandb sync` sends an offline log.",
+                f"warning: wandb could not start ({str(error).strip() or type(error).__name__}): "
+                f"this run's wandb log is {other}. To choose that yourself, set WANDB_MODE=offline "
+                "or disabled; `wandb sync` uploads an offline log.",
                 file=sys.stderr,
             )
             return plain_init(*args, **{**kwargs, "mode": other})

@@ -78,8 +78,8 @@ class Guard(StepHook):
         if not self.overflows_left:
             odd = ", ".join(sorted(set(step_log) - set(finite)))
             raise LossError(
-                f"{self._here()}: fp16 has left out {self.most_overflows} steps in a row, since "
-                f"{odd} overflowed each time: nothing is trained any more. Use "
+                f"{self._here()}: fp16 has skipped {self.most_overflows} steps in a row, since "
+                f"{odd} overflowed each time: training makes no progress. Use "
                 "ddp.precision=bf16 or fp32, a lower learning rate, or train.max_grad_norm."
             )
         self.overflows_left -= 1
@@ -95,8 +95,8 @@ class Guard(StepHook):
             return None
         where = _place_of(self.loader, "actions", lambda values: abs(values) > 1)
         return DataError(
-            f"{self._here()}: actions reach from {float(actions.min()):g} to "
-            f"{float(actions.max()):g}{where}, and the diffusion policy needs them within "
+            f"{self._here()}: actions range from {float(actions.min()):g} to "
+            f"{float(actions.max()):g}{where}, but the diffusion policy needs them within "
             '[-1, 1]. Set train.action_config.<action key>.normalization="min_max" (older hosts: '
             "train.hdf5_normalize_action=true), or scale the dataset's actions."
         )

@@ -52,7 +52,7 @@ class Profile:
     def advice(self) -> str:
         """Return what to try first."""
         if self.data >= _MUCH:
-            of_hdf5 = "ddp.workers=auto, smaller pictures"
+            of_hdf5 = "ddp.workers=auto, smaller images"
             remedy = "`robomimic-ddp prepare-data`" if self.is_rlds else of_hdf5
             return f"data is late: {remedy}, a local disk"
         if self.gradients >= _MUCH:

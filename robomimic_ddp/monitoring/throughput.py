@@ -60,12 +60,12 @@ def waiting_note(log: Mapping[str, float], steps: int, is_rlds: bool = False) ->
     share = log.get("Time_Data_Wait_Share", 0.0)
     if share < WAITED or steps < ENOUGH_STEPS:
         return ""
-    remedy = "ddp.workers=auto or smaller pictures"
+    remedy = "ddp.workers=auto or smaller images"
     if is_rlds:  # read without workers
-        remedy = "pictures stored at observation.image_dim (`robomimic-ddp prepare-data`)"
+        remedy = "images stored at observation.image_dim (`robomimic-ddp prepare-data`)"
     return (
-        f"note: ranks waited for data {share:.0%} of the epoch's time: data on a local disk, "
-        f"{remedy} make training faster (docs/troubleshooting.md)"
+        f"note: ranks waited for data {share:.0%} of the epoch's time; to train faster: data on a "
+        f"local disk, {remedy} (docs/troubleshooting.md)"
     )
 
 

@@ -48,7 +48,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         if values.loader:
             raise OptionError(
                 f"ddp.loader.{next(iter(values.loader))} is for torch's DataLoader, which does "
-                "not read RLDS data: nothing would take it. Leave ddp.loader out."
+                "not read RLDS data, so it would have no effect. Leave ddp.loader out."
             )
         extra = {
             "cores": run.settings.cores,

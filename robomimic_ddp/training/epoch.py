@@ -269,7 +269,8 @@ class _Epoch:
             print_clean(
                 f"warning: {self.place}: the loss is {loss}. The training diverged, or its data "
                 "contains NaN or infinity, and this and every later checkpoint may be useless. One "
-                "process trains on, as its host does; several ranks stop, and name the sample.",
+                "process keeps training, as the host does; several ranks would stop and name the "
+                "sample.",
                 file=sys.stderr,
             )
 

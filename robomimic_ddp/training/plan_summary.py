@@ -98,7 +98,7 @@ def _saving(seconds: float) -> str:
     if not seconds:
         return "saving: a state at every epoch's end; a crash loses the epoch that it is in"
     return (
-        f"saving: a state at most every {seconds:g} s (ddp.save_seconds), at a stop, a better best "
+        f"saving: a state at most every {seconds:g} s (ddp.save_seconds), at a stop, a new best "
         "and the end; a crash loses what was trained since"
     )
 
@@ -110,9 +110,9 @@ def _rollouts(run: Any) -> Iterator[str]:
             yield f"rollouts: rank 0 plays all episodes ({why})"
         return
     yield (
-        f"rollouts: played by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
-        "a checkpoint is kept of each epoch with rollouts; best_success.pth there takes the place "
-        "of the host's best checkpoints by success and return"
+        f"rollouts: run by `robomimic-ddp evaluate {run.output.directory} --follow`, for which a "
+        "checkpoint is kept of each epoch with rollouts; it writes best_success.pth in place of "
+        "the host's best checkpoints by success and return"
     )
 
 

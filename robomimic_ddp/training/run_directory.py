@@ -114,7 +114,7 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
             time.sleep(1.0 - clock() % 1.0)
     raise WriteError(
         f"no directory can be made for this run: {reason}. Hosts name it by the time, in seconds, "
-        f"and {_NAMES_TRIED} names were there already. Start again, or give the run another "
+        f"and {_NAMES_TRIED} of these names were taken. Start again, or give the run another "
         "experiment.name."
     ) from reason
 

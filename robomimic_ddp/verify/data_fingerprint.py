@@ -168,8 +168,8 @@ class TrainedBatches:
         if not (self._same and self.repeats >= _REPEATS_THAT_TELL and _without_repeats(loader)):
             return []
         return [
-            f"all {self.batches} batches of the epoch were the same samples, although the order of "
-            "the data has each once in a pass: the iterator stands still, or a batch is kept."
+            f"all {self.batches} batches of the epoch were the same samples, although a pass has "
+            "every sample once: the iterator stands still, or a batch is kept."
         ]
 
 

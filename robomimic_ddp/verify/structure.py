@@ -21,7 +21,7 @@ from robomimic_ddp.verify.tensor_checksums import checksums
 NUMBERS = (bool, int, float, str, tuple, type(None))
 """Types of an optimizer's settings that are compared; learning rates are (`algo.counters`)."""
 
-_ALIKE = "Build nets and optimizers alike on every rank, and freeze or add alike."
+_ALIKE = "Build, freeze and add the same nets and optimizers on every rank."
 HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
 
 

@@ -98,7 +98,7 @@ SOURCES = (
         ("utils/torch_utils.py", "Python"),
     ),
     ("a null byte", appended("utils/torch_utils.py", b"\0"), ("utils/torch_utils.py", "Python")),
-    ("an emptied file", emptied, ("cannot do without the area", "by hand")),
+    ("an emptied file", emptied, ("the host needs the area", "by hand")),
 )
 OUTSIDE = {"format": 1, "files": {"../x": {"original": None, "patched_sha256": ""}}}
 VERSION_99 = json.dumps({"format": 99, "files": {}})

@@ -34,7 +34,7 @@ def test_training_plays_nothing_and_the_evaluator_the_same_episodes(
     run = run_directory(tmp_path / "runs")
     plan = " ".join(result.stdout.split())
     assert "on the CPU, at a lower priority than the ranks" in plan
-    assert f"played by `robomimic-ddp evaluate {run} --follow`" in plan
+    assert f"run by `robomimic-ddp evaluate {run} --follow`" in plan
     assert "rollout" not in {line["phase"] for line in history.read(run)}
     assert of_evaluation(run) == {
         epoch: pytest.approx(values, rel=1e-5) for epoch, values in of_training(trained).items()

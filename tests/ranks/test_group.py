@@ -93,7 +93,7 @@ def test_a_port_that_never_answers_is_given_up(ranks):
         meets = {**place, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         options = {"world_size": 1, "process_group": False, "environment": meets, "timeout": 30.0}
         (error,) = ranks.run(join_a_deaf_port, **options)
-    assert "never answered, in 1 s (ddp.timeout)" in error and "MASTER_PORT" in error
+    assert "did not answer for 1 s (ddp.timeout)" in error and "MASTER_PORT" in error
 
 
 FORKED = """

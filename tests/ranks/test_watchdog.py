@@ -72,7 +72,7 @@ def test_the_rank_that_others_wait_for_is_named(ranks):
         assert (
             f"rank {rank} waited at: epoch 3 train log, for at least 5 s (ddp.timeout)" in missing
         )
-        assert "rank 2 is at: epoch 3 train, step 17 (heard of " in missing
+        assert "rank 2 is at: epoch 3 train, step 17 (last heard from " in missing
         assert missing.count("is at:") == 1  # the other rank that waits is not blamed
         assert len(warnings) == 1 and "Not there yet: rank 2 is at: epoch 3 train" in warnings[0]
     assert not two[1]
@@ -168,7 +168,7 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
     mine, other = two_in_their_first_step()
     assert mine.late() == ""
     mine.stepped()
-    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
+    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (last heard from 0 s ago)")
     assert other.late() == ""
 
 
@@ -179,7 +179,7 @@ def test_how_old_a_place_is_has_nothing_to_do_with_the_clocks_of_the_nodes(monke
         mine, other = two_in_their_first_step()
     mine._met = time.monotonic() - 7.0
     mine.stepped()
-    assert "step 1 (heard of 7 s ago)" in mine.late()
+    assert "step 1 (last heard from 7 s ago)" in mine.late()
 
 
 def test_a_rank_of_which_nothing_is_heard_is_named_though_it_is_in_the_same_step():
@@ -187,7 +187,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named_though_it_is_in_the_same_step
     assert mine.verdict().endswith("shows which")
     mine.hosts = ["node01", "node02"]
     mine._met -= 59.0
-    assert mine.verdict().endswith(": nothing has been heard of rank 1 (node02) for 59 s")
+    assert mine.verdict().endswith(": nothing has been heard from rank 1 (node02) for 59 s")
     other.stepped()
     other._met -= 58.0
     other._publish()
@@ -197,7 +197,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named_though_it_is_in_the_same_step
 def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
     mine, other = two_in_their_first_step()
     mine.began()
-    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
+    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (last heard from 0 s ago)")
     other.began()
     other._publish()
     assert mine.late() == "" == mine.ahead()

@@ -106,7 +106,7 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 @pytest.mark.parametrize(
     "seconds, words",
     [
-        (60, "a state at most every 60 s (ddp.save_seconds), at a stop, a better best and the end"),
+        (60, "a state at most every 60 s (ddp.save_seconds), at a stop, a new best and the end"),
         (0, "a state at every epoch's end; a crash loses the epoch that it is in"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, caps
     assert "stopped after epoch 3 (a signal to another rank). Resume with:" in printed.out
     assert "ROBOMIMIC_DDP_RESUME=true" in printed.out
     resume.forget_requeue(FoundRun(tmp_path, "state"))
-    assert "warning: the requeue marker stays: " in capsys.readouterr().err
+    assert "warning: the requeue marker could not be removed: " in capsys.readouterr().err
 
 
 def life(directory, found=None, **variables):

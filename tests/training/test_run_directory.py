@@ -59,7 +59,7 @@ def test_a_name_that_is_taken_gives_the_next_one_even_if_the_clock_stands_still(
 
 
 def test_a_name_that_is_never_free_is_one_error(tmp_path, no_sleep):
-    with pytest.raises(WriteError, match="5 names were there already. Start again"):
+    with pytest.raises(WriteError, match="5 of these names were taken. Start again"):
         paths_of(tmp_path, lambda config: open(os.curdir, "x"))
 
 

@@ -58,7 +58,7 @@ def test_parts_of_a_batch_that_is_split_over_ranks():
 
 @pytest.mark.bad_input
 def test_arguments_of_a_dataloader_are_refused_for_rlds_data():
-    """Its loader is ours: nothing would take them."""
+    """Its loader is ours, where they have no effect."""
     message = "ddp.loader.prefetch_factor is for torch's DataLoader"
     with present_run(loader={"prefetch_factor": 4}), pytest.raises(OptionError, match=message):
         api.train_loader(dataset=SimpleNamespace(is_rlds=True), batch_size=8)

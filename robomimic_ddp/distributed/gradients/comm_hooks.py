@@ -69,7 +69,7 @@ def communicate(reducers: list, options: Options) -> str | None:
     if rank is not None:
         return (
             f"{in_fp32}; compressed by PowerSGD of rank {rank} after {POWERSGD_START} steps, in a "
-            "resumed run too: its error feedback is not saved, and begins again"
+            "resumed run too, since its error feedback is not saved"
         )
     if options.comm == "none":
         return in_fp32
@@ -83,13 +83,13 @@ def _require_possible(options: Options, device: str) -> None:
     if options.comm == "bf16" and not sends_bf16(device):
         raise PlanError(
             f"ddp.comm=bf16 is not possible over gloo with torch {torch.__version__}: its gloo "
-            "sends no bf16. Use ddp.comm=fp16, or leave the option at its default."
+            "cannot send bf16. Use ddp.comm=fp16, or leave the option at its default."
         )
     if options.powersgd_rank is not None and options.precision == "fp16":
         raise PlanError(
-            f"ddp.comm={options.comm} does not go with ddp.precision=fp16: gradients are scaled by "
-            "a changing number and may overflow, and PowerSGD keeps an infinity that it could not "
-            "send in all later steps. Use ddp.comm=bf16, or ddp.precision=bf16."
+            f"ddp.comm={options.comm} does not go with ddp.precision=fp16: its scaled gradients "
+            "may overflow, and PowerSGD's error feedback would carry that infinity into all later "
+            "steps. Use ddp.comm=bf16, or ddp.precision=bf16."
         )
 
 

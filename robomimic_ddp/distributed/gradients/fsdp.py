@@ -229,7 +229,7 @@ def _shard_averages(algo: Any) -> None:
         if like is None or like.shape != average.shape:
             raise WrapError(
                 f"the average of {type(algo).__name__} (ema) has a tensor {list(average.shape)} "
-                "where its nets have none like it, so it cannot be sharded with them. Expected the "
+                "that matches none of its nets, so it cannot be sharded with them. Expected the "
                 "average of all of self.nets, in their order. Train with ddp.mode=ddp."
             ).on_all_ranks()
         key = (average.data_ptr(), average.shape)

@@ -102,9 +102,10 @@ class OptimizerDDP:
         if not loss.requires_grad:
             raise WrapError(
                 f"the loss of optimizer {self.name} needs no gradient on rank {group.rank()}: all "
-                "that it was computed with is frozen, or it was computed under no_grad(). Expected "
-                "a loss of what the optimizer trains, on every rank: those that have one would "
-                "wait for this rank. Freeze nets on all ranks alike, before training begins."
+                "nets that it was computed with are frozen, or it was computed under no_grad(). "
+                "Expected a loss of what the optimizer trains, on every rank: the other ranks "
+                "would wait for this one. Freeze the same nets on all ranks, before training "
+                "begins."
             )
         self._agree("during the backward pass")
         watchdog.began()

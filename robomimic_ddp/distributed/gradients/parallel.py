@@ -75,9 +75,8 @@ class _State:
             return
         if self.mode == "fsdp":
             raise WrapError(
-                f"net {self.name} is trained before it was sharded. Expected the epoch loop inside "
-                "DDPUtils.epochs(...), where all of a model is sharded at once: optimizers and "
-                "averages have to follow."
+                f"net {self.name} is trained before it was sharded. Expected the epoch loop to be "
+                "DDPUtils.epochs(...), which shards all nets at once, with optimizers and averages."
             )
         self.reduced = [parameter for parameter in net.parameters() if parameter.requires_grad]
         device = next(net.parameters()).device
@@ -189,9 +188,9 @@ def parallelise(
     for module_name, module in net.named_modules():
         if isinstance(module, (nn.DataParallel, DistributedDataParallel)) or is_parallel(module):
             raise WrapError(
-                f"net {name or type(net).__name__}: {module_name or 'it'} is already a "
-                f"{type(module).__name__} made parallel. Expected a plain net: one inside another "
-                "would reduce gradients twice or never. Remove the inner wrapping."
+                f"net {name or type(net).__name__}: {module_name or 'it'} is already a parallel "
+                f"{type(module).__name__}. Expected a plain net: one inside another would reduce "
+                "gradients twice or never. Remove the inner wrapping."
             )
     if mode == "single":
         return net

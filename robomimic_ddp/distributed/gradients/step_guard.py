@@ -80,7 +80,7 @@ class StepGuard:
             f"were not averaged over the ranks: {ranks} ranks would train {ranks} models. Expected "
             "each optimizer, with all of its parameters, in an attribute of the algorithm (in "
             "lists, dictionaries and objects of it, too) before the epoch loop begins. Create it "
-            "there; values that belong to one rank's batch take torch.autograd.grad instead."
+            "there; for values that belong to one rank's batch, use torch.autograd.grad instead."
         )
 
 

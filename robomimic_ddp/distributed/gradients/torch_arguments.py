@@ -15,24 +15,24 @@ from robomimic_ddp.errors import OptionError, did_you_mean
 
 _TAKERS = {"kwargs": DistributedDataParallel, "loader": DataLoader}
 _DEVICE = "DDP works on this rank's device"
-_RANKS = "the launcher says which ranks train together"
+_RANKS = "the launcher sets which ranks train together"
 _ORDER = "the order of a pass is the host's, split over the ranks"
-_NAMES = "it takes objects of the program, which no option can name"
+_NAMES = "it takes Python objects, which an option cannot name"
 _SET_BY_US = {
     "kwargs": {
         "module": "DDP is built around the host's nets",
         **dict.fromkeys(("device_ids", "output_device", "dim"), _DEVICE),
         **dict.fromkeys(("process_group", "device_mesh"), _RANKS),
         "init_sync": "robomimic-ddp makes weights equal before training, and proves it",
-        "mixed_precision": "ddp.precision says what nets compute in",
+        "mixed_precision": "ddp.precision sets it",
         **dict.fromkeys(("delay_all_reduce_named_params", "param_to_hook_all_reduce"), _NAMES),
     },
     "loader": {
-        **dict.fromkeys(("dataset", "collate_fn", "worker_init_fn"), "it is the host's"),
+        **dict.fromkeys(("dataset", "collate_fn", "worker_init_fn"), "the host sets it"),
         **dict.fromkeys(("sampler", "batch_sampler", "shuffle"), _ORDER),
-        "batch_size": "train.batch_size says it",
+        "batch_size": "train.batch_size sets it",
         "drop_last": "training drops what does not fill a step on every rank; validation nothing",
-        "num_workers": "ddp.workers says it",
+        "num_workers": "ddp.workers sets it",
         "generator": "workers are seeded from the run's seed, the rank and the pass",
     },
 }

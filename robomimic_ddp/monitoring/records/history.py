@@ -100,7 +100,7 @@ def records_in(path: Path, check: Callable[[Any], dict]) -> list:
         lines = files.read_text(path, MOST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be read as UTF-8 text ({error}): it is damaged, or another program's. "
+            f"{path} cannot be read as UTF-8 text ({error}): it is damaged, or of another program. "
             "Copy it again from where the run was trained."
         ) from error
     for number, line in enumerate(lines, start=1):

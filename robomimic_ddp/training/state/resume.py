@@ -77,7 +77,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     previous, stopped = main_rank.on_main(find)
     run.resume.source = previous
     if stopped:
-        say("this job has stopped on request (requeue marker): not started again by torchrun")
+        say("this job was stopped on request (requeue marker), so torchrun does not restart it")
         group.leave()
         raise Stopped()
     run.resume.by_host = previous is not None and previous.kind == "host"
@@ -109,7 +109,7 @@ def require_decided(run: _run.Run, requested: bool) -> None:
     """
     if requested and run.resume.source is None:
         raise ConfigError(
-            "train() is asked to resume, and the run directory was made before, for a new run. "
+            "train() is asked to resume, but a new run's directory was made before it was called. "
             "Resume with ddp.resume=true (or ROBOMIMIC_DDP_RESUME=true) instead."
         )
 
@@ -172,7 +172,7 @@ def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     try:
         (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
     except OSError as error:
-        print_clean(f"warning: the requeue marker stays: {error}", file=sys.stderr)
+        print_clean(f"warning: the requeue marker could not be removed: {error}", file=sys.stderr)
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:

@@ -212,6 +212,6 @@ def another_run(directory: Path, differences: list[str]) -> CheckpointError:
         "and observation keys, and the same data where a pass is resumed in its middle: the saved "
         "weights mean nothing under others, and samples would be repeated and lost. To resume, "
         "give the run its own config and data (config.json there was left as it was). To train "
-        f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
+        f"these weights with the new settings, begin a new run: experiment.ckpt_path="
         f"{directory / 'last.pth'}, without resume."
     )

@@ -99,6 +99,6 @@ def why_not_in_parts(kind: str, device: Any) -> str | None:
     if kind != "reduce-overhead" or torch.device(device).type != "cuda":
         return None
     return (
-        "CUDA graphs leave a micro-batch's gradients in memory that the next one overwrites, where "
-        "torch stops, or adds wrong numbers; ddp.compile=true accumulates"
+        "CUDA graphs leave a micro-batch's gradients in memory that the next one overwrites, and "
+        "torch stops or adds wrong numbers; ddp.compile=true can accumulate"
     )

@@ -109,8 +109,8 @@ class AveragedModel(Average):
         values, averages = list(values), list(self.averaged_model.parameters())
         if [value.shape for value in values] != [average.shape for average in averages]:
             raise WrapError(
-                f"shadow_params was given {len(values)} tensors; expected {len(averages)} of the "
-                "shapes of the averaged nets. They are those of other nets."
+                f"shadow_params was given {len(values)} tensors; expected {len(averages)} with "
+                "the shapes of the averaged nets. Give those of the same nets."
             )
         for average, value in zip(averages, values):
             average.copy_(value)
@@ -144,7 +144,7 @@ class AveragedModel(Average):
             if name not in averages:
                 raise WrapError(
                     f"the nets have a parameter {name!r} that their averaged copy lacks, so it "
-                    "would not be averaged. Make the average after the nets have their last form."
+                    "would not be averaged. Make the average once the nets are complete."
                 )
         return [(averages[name], parameter) for name, parameter in parameters.items()]
 

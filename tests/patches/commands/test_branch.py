@@ -127,8 +127,8 @@ def of_one_file(checkout, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "prepare", "words"),
     [
-        ("ddp", dirty, "has changes that are not committed"),
-        ("ddp", staged, "has changes that are not committed"),
+        ("ddp", dirty, "has uncommitted changes"),
+        ("ddp", staged, "has uncommitted changes"),
         ("main", None, "a branch named 'main' already exists"),
         ("main/ddp", None, "git switch was refused"),
         ("a..b", None, "not a valid branch name"),
@@ -190,7 +190,7 @@ def test_what_cannot_be_undone_is_named(checkout, command, monkeypatch):
     code, out, err = command("apply", checkout, "--branch", "ddp")
     (checkout / "robomimic/utils").chmod(0o755)
     assert (code, out) == (1, "")
-    assert "It could not all be undone" in err and "robomimic/utils is read-only" in err
+    assert "Not all of it could be undone" in err and "robomimic/utils is read-only" in err
 
 
 def test_a_detached_head_a_subfolder_a_worktree_and_a_submodule(tmp_path, command):

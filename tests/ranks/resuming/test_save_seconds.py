@@ -1,5 +1,5 @@
 """When a state is saved: at the first epoch's end, then at most once in `ddp.save_seconds`, and
-always at a stop, at a better best and after the last epoch. The main rank's clock decides for all.
+always at a stop, at a new best and after the last epoch. The main rank's clock decides for all.
 """
 
 from __future__ import annotations

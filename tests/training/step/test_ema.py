@@ -311,7 +311,7 @@ def test_mistakes_are_named(one_pass):
             ema.update_in_one_pass(algo, undo)
         with pytest.raises(WrapError, match="'extra.weight'"):
             algo.ema.step(larger)
-        with pytest.raises(WrapError, match="other nets"):
+        with pytest.raises(WrapError, match="those of the same nets"):
             algo.ema.shadow_params = [torch.zeros(1)]
 
 
