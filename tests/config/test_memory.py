@@ -11,7 +11,7 @@ from robomimic_ddp.config.planning import memory
     "parameters, shards, gpu, words",
     [
         (67_000_000, 4, None, "= 1.3 GB on each rank with one device or DDP; with FSDP over 4"),
-        (67_000_000, 4, None, "over 4 ranks 335 MB and up to 335 MB for what is whole"),
+        (67_000_000, 4, None, "over 4 ranks 335 MB and up to 335 MB for weights and gradients"),
         (10**9, 8, None, "1.0 B parameters x 20 bytes"),
         (10**9, 8, None, "= 20 GB on each rank"),
         (10**9, 8, None, "worth it where DDP's is more than half of a GPU"),

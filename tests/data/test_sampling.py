@@ -408,5 +408,5 @@ def test_what_cannot_be_split_is_a_clear_error(make, kwargs, message):
 
 def test_a_sampler_that_lies_about_its_length_is_a_clear_error():
     [loader, _] = loaders(train_loader, 10, 2, 2, sampler=WrongLength())
-    with pytest.raises(DataError, match="length is 11 but gave 10"):
+    with pytest.raises(DataError, match="the length 11 but gave 10"):
         next(iter(loader))

@@ -86,9 +86,9 @@ def test_every_decision_has_a_line():
         "ddp.schedule=samples takes 1/8 of the steps, and so as many samples as one process",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
-        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for what is "
-        "whole for a moment; activations come on top. ddp.mode=fsdp is worth it where DDP's is "
-        "more than half of a GPU",
+        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for "
+        "weights and gradients gathered for a moment; activations come on top. ddp.mode=fsdp is "
+        "worth it where DDP's is more than half of a GPU",
         "precision: bf16",
         "preset: fast (fused optimizer)",
     ):
@@ -203,7 +203,10 @@ def test_a_prepared_set_is_named_with_its_pixels():
     present = run_of(config({}, data=[]))
     present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
     assert "data: /data/x is prepared from y" in present.describe()
-    assert "warning: 1 record file(s) in /data/x are not listed" in present.describe()
+    assert (
+        "warning: 1 record file(s) in /data/x, such as x-train.tfrecord-00009, are not listed"
+        in present.describe()
+    )
 
 
 class Faulty:

@@ -32,8 +32,8 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
     line = (
         f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
         f"{average}) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over "
-        f"{shards} ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for weights that "
-        "are gathered for a moment; activations come on top"
+        f"{shards} ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for weights and "
+        "gradients gathered for a moment; activations come on top"
     )
     if gpu_bytes is None:
         return f"{line}. ddp.mode=fsdp is worth it where DDP's is more than half of a GPU"
