@@ -88,7 +88,7 @@ def _simulators(source: Source, module: cst.Module) -> Iterator[Found]:
         elif any(arg.keyword is None for arg in call.args):
             why = (
                 "the simulator takes parsed arguments: start the script with --distributed, if it "
-                "knows that, so that each rank's simulator uses that rank's GPU"
+                "has that flag, so that each rank's simulator uses that rank's GPU"
             )
             yield unrecognised(source, call, why, blocks=False)
         else:

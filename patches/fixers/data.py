@@ -122,8 +122,7 @@ FIXERS = {
         words=(MAKER,),
         done=("sharded",),
         missing=f"train() does not call octo's {MAKER}",
-        note="each rank reads its share of the episodes, the same for the whole run; a redraw for "
-        "each pass and resuming at the exact place are promised for robomimic-ddp's own loader "
-        "only",
+        note="each rank reads its share of the episodes, the same for the whole run; only "
+        "robomimic-ddp's own loader draws it again for each pass and resumes at the exact place",
     ),
 }

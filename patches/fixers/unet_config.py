@@ -69,5 +69,5 @@ FIXER = Fixer(
     missing=f"no method makes a {UNET}",
     required=True,
     default=False,
-    note="checkpoints of nets of other sizes than the host's own load in hosts with this edit only",
+    note="checkpoints of nets with other sizes than the host's load only in hosts with this edit",
 )

@@ -122,8 +122,8 @@ class GradientMeans:
                 f"the gradient of {self._named[index][0]}, reduced by {self.averaged_by}, is not "
                 f"the mean of the ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): "
                 f"its elements sum to {reduced[index]:.6g}, the mean over {ranks} ranks to "
-                f"{means[index]:.6g}. What averages gradients was changed (a hook, a divide "
-                "factor, a sync), or the backend adds wrongly; leave them to robomimic-ddp."
+                f"{means[index]:.6g}. Averaging was changed (a hook, a divide factor, a "
+                "sync), or the backend adds wrongly; leave averaging to robomimic-ddp."
             ]
         return None, []
 

@@ -18,7 +18,7 @@ def shapes(sizes, prefix="policy.noise_pred_net."):
 @pytest.mark.parametrize("prefix", ["", "policy.noise_pred_net.", "policy.noise_pred_net.module."])
 def test_a_net_of_the_configs_sizes_is_named(prefix):
     note = net_sizes.note(shapes([128, 64], prefix), {"algo": {"unet": {"down_dims": [128, 64]}}})
-    assert "down_dims [128, 64]" in note and "edit unet_config only" in note
+    assert "down_dims [128, 64]" in note and "only in hosts with the edit unet_config" in note
 
 
 @pytest.mark.parametrize(

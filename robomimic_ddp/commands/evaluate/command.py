@@ -67,7 +67,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if not directory.is_dir():
         raise UsageError(f"{args.run} is not a folder. Expected the folder of a run.")
     if args.follow and args.checkpoints:
-        raise UsageError("--follow takes all checkpoints: leave out --checkpoints.")
+        raise UsageError("--follow evaluates every checkpoint: leave out --checkpoints.")
     from robomimic_ddp.commands.evaluate import checkpoints, record
 
     if not args.follow:

@@ -176,7 +176,7 @@ class Evaluator:
         except OSError as error:
             raise DataError(
                 f"{self.run / evaluation.FILE_NAME} cannot be written: {error}. Free disk space "
-                "and run the command again: it plays what is not in that file."
+                "and run the command again: it skips the episodes that are in that file."
             ) from error
 
     def _say_unseeded(self, task: Task, answer: dict[str, Any]) -> None:

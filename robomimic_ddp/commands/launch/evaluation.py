@@ -62,7 +62,7 @@ class Evaluation:
             training_process.stop(self.process)
             if self.process.returncode != 0:
                 print_clean(
-                    "launch: results of the evaluation are missing; play the remaining rollouts "
+                    "launch: results of the evaluation are missing; run the remaining rollouts "
                     "with:\n"
                     f"  robomimic-ddp {shlex.join(self.arguments)}",
                     file=sys.stderr,

@@ -99,10 +99,10 @@ def _not_met(error: Exception) -> str:
         return _not_needed(what)
     return (
         f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
-        "Expected the same command on as many nodes as it names (--nodes), within 10 minutes; "
-        "names of nodes (`hostname`) that resolve on all of them; clocks that differ by less than "
-        "15 seconds; and in --rdzv one of them, with a port that is free there and that no "
-        "firewall blocks"
+        "Expected the same command on as many nodes as --nodes says, within 10 minutes; node "
+        "names (`hostname`) that resolve on all of them; clocks that differ by less than 15 "
+        "seconds; and in --rdzv one of these nodes, with a port that is free and that no firewall "
+        "blocks"
     )
 
 

@@ -25,5 +25,5 @@ def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None
         return None
     return (
         f"net: sized by algo.unet of the config (down_dims {sizes}), which the unedited robomimic "
-        "does not read; its checkpoints load in hosts with the edit unet_config only"
+        "does not read; its checkpoints load only in hosts with the edit unet_config"
     )

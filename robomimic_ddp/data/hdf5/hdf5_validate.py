@@ -167,7 +167,7 @@ class _File:
                 )
             names = file.mask(key)
             if not names:
-                raise DataError(f"{self.path}: filter key {key!r} names no episode. Fill it again.")
+                raise DataError(f"{self.path}: filter key {key!r} names no episode. Add some.")
         there = set(everything)
         for name in names:
             if name not in there:
