@@ -30,8 +30,8 @@ def unavailable(name: str, error: Exception) -> DataError:
         f"    python -c \"from huggingface_hub import snapshot_download as get; get('{wanted}', "
         "local_dir='language_model')\"\n"
         "copy the folder language_model to a disk that every rank reads, and set "
-        "ddp.language_model=THAT_FOLDER (for a model that the host's own code loads: put it into the "
-        "cache, HF_HOME)."
+        "ddp.language_model=THAT_FOLDER (for a model that the host's own code loads: put it into "
+        "the cache, HF_HOME)."
     )
 
 
