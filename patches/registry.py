@@ -34,7 +34,7 @@ def select(
     chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}
     chosen = (chosen | _expand(with_)) - _expand(without)
     if not chosen:
-        raise UsageError("no edit is left to make: --without takes away all that --only names.")
+        raise UsageError("no edit is left to make: --without leaves out all that --only names.")
     return [known[name] for name in known if name in chosen]
 
 

@@ -70,8 +70,8 @@ def _host(path: str | None, file: Path | None):
     host = hosts.find_host(None)
     if package is not None and package != host.package:
         raise UsageError(
-            f"{file} belongs to the host in {package}, and `import robomimic` takes the one in "
-            f"{host.package}. Say which is to be edited and imported: --host {package}"
+            f"{file} belongs to the host in {package}, but `import robomimic` finds the one in "
+            f"{host.package}. Say which one to edit and import, such as --host {package}"
         ).on_all_ranks()
     return host
 

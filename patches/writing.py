@@ -78,7 +78,7 @@ def _failed(path: Path, reason: str, left: Sequence[str]) -> str:
         state = (
             f"These files could not be put back, so the host is half patched:\n{listed}\n"
             "All others are as they were. Do not train. Make these files writable, then run "
-            "robomimic-ddp apply or revert, which finishes."
+            "robomimic-ddp apply or revert to finish."
         )
     return (
         f"{path} cannot be written: {reason}. {state} To train without editing any file: "

@@ -30,7 +30,7 @@ _UNHEARD = (
     "nothing has been heard from"
 )
 _SILENT = (
-    "Where the others are is unknown: their store, in the launcher at {}, does not answer, so that "
+    "What the others do is unknown: their store, in the launcher at {}, does not answer, so that "
     "node or the network to it is lost"
 )
 _ANSWER_SECONDS = 10.0

@@ -76,8 +76,8 @@ def require_same_job(run: _run.Run) -> None:
     verify.require_equal(
         "at start",
         items,
-        "Start every rank with the same code, config, options and kind of device. (A rank "
-        "that has cpu, where others have cuda: its node sees no GPU.)",
+        "Start every rank with the same code, config, options and kind of device. (A rank with "
+        "cpu, where others have cuda, is on a node that sees no GPU.)",
     )
 
 

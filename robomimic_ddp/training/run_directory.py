@@ -154,8 +154,8 @@ def _found_directory(run: _run.Run, make_paths: Callable, expected: int | None) 
         except OSError as error:
             raise WriteError(
                 f"{path} cannot be used as a folder of the resumed run: {error}. The run keeps its "
-                "logs and checkpoints in such folders. Move away what is there under this name (of "
-                "a link: mount the disk that it leads to), or free disk space, and resume again."
+                "logs and checkpoints in such folders. Move away what has this name (for a link, "
+                "mount the disk that it leads to), or free disk space, then resume again."
             ) from error
     return paths, directory
 

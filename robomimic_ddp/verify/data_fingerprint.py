@@ -20,8 +20,8 @@ from robomimic_ddp.verify.tensor_checksums import digest
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
 """Most files of a dataset that are sampled, blocks in each, bytes of a block."""
 HINTS = {
-    "train ": "Every rank must read the same data, normalised alike, in as many batches: copies on "
-    "nodes must be equal, and nothing before the loader may depend on the rank.",
+    "train ": "Every rank must read the same data, with the same normalisation and number of "
+    "batches: copies on nodes must be equal, and nothing before the loader may depend on the rank.",
     "number of training": "Every rank must train on each batch that its loader gives it.",
     "the order of": "The host's sampler draws from a separate generator that differs by rank, so "
     "samples would be repeated and missed. Seed it with train.seed.",
@@ -214,7 +214,7 @@ class FirstBatch:
         return [
             f"sample {wrong} of the first batch has index {self._index[wrong]}, which is not the "
             f"one that the loader gave ({count - sum(best)} of {count} are not): it was replaced "
-            "after the loader. Ranks would train on samples twice, and miss others."
+            "after the loader. Ranks would train on some samples twice and miss others."
         ]
 
 

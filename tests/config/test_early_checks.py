@@ -93,7 +93,7 @@ def test_the_flags_of_the_hosts_script_are_read_before_torch(started, start, hos
     done = start(host_copy, "-m", TRAIN, "--config", "no.json")
     assert done.returncode == 1 and "--config no.json: no such file" in done.stderr, done
     done = started(TRAIN, "train.num_epochs=5")
-    assert done.returncode == 1 and "takes the host's keys from --config alone" in done.stderr
+    assert done.returncode == 1 and "reads the host's keys only from --config" in done.stderr
 
 
 @pytest.mark.bad_input

@@ -133,7 +133,7 @@ def _require_possible(args: argparse.Namespace) -> None:
         most = devices.most_on_cpu()
         raise UsageError(
             f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
-            f"takes at most {most} ranks. Give numbers up to {most}."
+            f"can run at most {most} ranks. Give numbers up to {most}."
         )
     checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
 

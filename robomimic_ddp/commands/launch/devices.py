@@ -31,11 +31,11 @@ def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
     if visible:
         raise UsageError(
             f"--gpus {requested}: {visible} GPU(s) are visible{cause}. Give a number up to "
-            f"{visible}: ranks that share a GPU are slower than a single one."
+            f"{visible}: ranks that share a GPU are slower than a single rank."
         )
     raise UsageError(
         f"--gpus {requested}: no GPU is visible here{cause}. For a trial on the CPU give at most "
-        f"{most}: each rank needs a core and some GiB of memory."
+        f"{most}: each rank needs a core and a few GiB of memory."
     )
 
 

@@ -74,7 +74,7 @@ def require_accepted(words: Sequence[str], source: str) -> None:
     """
     if ".parse_args()" in source and "--config" in source and not _READS_WORDS.search(source):
         raise ConfigError(
-            f"found {' '.join(words)}, but this script takes the host's keys from --config alone; "
+            f"found {' '.join(words)}, but this script reads the host's keys only from --config; "
             "expected its own flags, and ddp.NAME=VALUE. Write the key into the config, or start "
             "robomimic.scripts.train_rlds load_from=CONFIG.json KEY=VALUE ..., which takes keys "
             "(for HDF5 data, too)."

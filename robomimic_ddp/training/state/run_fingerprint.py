@@ -91,8 +91,8 @@ def _of_schedule(saved: Mapping[str, Any], plan: Any) -> Iterator[Difference]:
     if "samples" in (before, now) and (before != now or samples[0] != samples[1]):
         yield Difference(
             f"ddp.schedule={before} with {samples[0]} samples per step -> {now} with {samples[1]}: "
-            "epochs and learning-rate schedules of another length. Resume with the same option and "
-            "as many samples per step (ranks x batch)",
+            "epochs and learning-rate schedules would change their length. Resume with the same "
+            "option and the same number of samples per step (ranks x batch)",
             True,
         )
 

@@ -92,6 +92,6 @@ def test_a_key_beside_config_is_one_clear_error(host_copy, config_file, tmp_path
     words = ["--config", config_file("diffusion_policy", ONE_EPOCH), "train.num_epochs=5"]
     result = python(host_copy, "robomimic.scripts.train", *words, timeout=180)
     assert result.returncode == 1, result
-    assert "error: found train.num_epochs=5, but this script takes" in result.stderr
+    assert "error: found train.num_epochs=5, but this script reads" in result.stderr
     assert "usage:" not in result.stderr and "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists()
