@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-TORCH_CUDA = "13.0"
-"""Of the torch whose calls the libraries answer."""
+OURS = Path(torch.__file__).parents[1]
+HEADERS = ("cu13/include", "cuda_runtime/include")
+"""Of CUDA 13 and 12, in the folder nvidia/ beside torch."""
 MADE = {
     "runtime": "libpretend_runtime.so",
     "nccl": "libpretend_nccl.so",
@@ -21,25 +22,27 @@ MADE = {
 """Source -> library."""
 
 
-def why_not() -> str | None:
-    """Why it cannot be built here, or None."""
+def why_not(packages: Path = OURS) -> str | None:
+    """Why it cannot be built here for the torch in the folder `packages`, or None."""
     if sys.platform != "linux" or shutil.which("gcc") is None:
         return "the pretend CUDA is built with gcc, on Linux"
-    if torch.version.cuda != TORCH_CUDA or not _headers().is_dir():
-        return f"the pretend CUDA is for torch's wheel with CUDA {TORCH_CUDA} and its headers"
+    if _headers(packages) is None:
+        return "the pretend CUDA is built with the headers that torch's wheel with CUDA brings"
     return None
 
 
-def _headers() -> Path:
-    return Path(torch.__file__).parents[1] / "nvidia" / "cu13" / "include"
+def _headers(packages: Path) -> Path | None:
+    folders = (packages / "nvidia" / name for name in HEADERS)
+    return next((folder for folder in folders if (folder / "cuda_runtime_api.h").exists()), None)
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, packages: Path = OURS) -> None:
     """Builds into `folder`."""
-    flags = ["-shared", "-fPIC", "-w", f"-I{HERE / 'include'}", f"-I{_headers()}"]
+    flags = ["-shared", "-fPIC", "-w", f"-I{HERE / 'include'}", f"-I{_headers(packages)}"]
     for source, name in MADE.items():
         named = [f"-Wl,-soname,{name}", "-o", str(folder / name), str(HERE / f"{source}.c")]
         subprocess.run(["gcc", *flags, *named, "-lpthread", "-ldl"], check=True)
+    (folder / "libcuda.so").symlink_to(MADE["driver"])  # what Triton links with
 
 
 def variables(folder: Path) -> dict[str, str]:

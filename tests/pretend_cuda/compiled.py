@@ -10,6 +10,7 @@ with its ptxas and loads them, or "none". REPORT: see `Compiled.report`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import sys
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ import torch._dynamo
 import torch._inductor.compile_fx
 import torch._inductor.config
 from torch._dynamo.utils import counters
-from torch._inductor.graph import GraphLowering
+from torch._inductor.codecache import PyCodeCache
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.training.presets import prepare
@@ -47,7 +48,7 @@ class Compiled:
         self.codes: list[str] = []
         self.in_cuda_graphs = 0
         replaced: list[tuple] = [
-            (GraphLowering, "save_output_code", self.codes.append),
+            (PyCodeCache, "write", functools.partial(self._write, PyCodeCache.write)),
             (torch._inductor.compile_fx, "cudagraphify", self._take),
             (compile, "why_not", lambda *_: None),  # compiles a graph as well
         ]
@@ -57,6 +58,11 @@ class Compiled:
             replaced.append((AsyncCompile, "triton", lambda *_, **__: Kernel()))
         for owner, name, new in replaced:
             undo.enter_context(mock.patch.object(owner, name, new))
+
+    def _write(self, write: Any, code: str, *rest: Any) -> Any:
+        """Keep the code of a graph, which Inductor writes to a file."""
+        self.codes.append(code)
+        return write(code, *rest)
 
     def _take(self, graph: Any, *_: Any, **__: Any) -> Any:
         self.in_cuda_graphs += 1

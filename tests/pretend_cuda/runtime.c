@@ -193,8 +193,13 @@ EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCap
     *told = cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
+#if CUDART_VERSION >= 13000
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *told, unsigned long long *id,
     cudaGraph_t *graph, const cudaGraphNode_t **needed, const cudaGraphEdgeData **edges, size_t *count) {
+#else
+EXPORT cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *told, unsigned long long *id,
+    cudaGraph_t *graph, const cudaGraphNode_t **needed, size_t *count) {
+#endif
     *told = cudaStreamCaptureStatusNone;
     if (id) *id = 0;
     if (count) *count = 0;
@@ -219,7 +224,11 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, con
 EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *count, const void *f, int size, size_t shared, unsigned flags) { *count = 2; return cudaSuccess; }
 EXPORT cudaError_t cudaGetSymbolAddress(void **found, const void *symbol) { static char memory[1 << 16]; *found = memory; return cudaSuccess; }
 static int nothing(void) { return 0; }
+#if CUDART_VERSION >= 13000
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *told) {
+#else
+EXPORT cudaError_t cudaGetDriverEntryPoint(const char *name, void **found, unsigned long long flags, enum cudaDriverEntryPointQueryResult *told) {
+#endif
     *found = (void *)nothing;
     if (told) *told = cudaDriverEntryPointSuccess;
     return cudaSuccess;

@@ -57,9 +57,10 @@ class _Compiled:
             try:
                 return self.net._call_impl(*args, **kwargs)
             except torch._dynamo.exc.BackendCompilerFailed as error:
-                first = (str(error).strip().splitlines() or ["no reason given"])[0]
+                lines = str(error).strip().splitlines()  # the first names the backend alone
+                reason = (lines[1:] or lines or ["no reason given"])[0]
                 raise PlanError(
-                    f"ddp.compile: the compiler failed on {type(self.net).__name__} ({first}). "
+                    f"ddp.compile: the compiler failed on {type(self.net).__name__} ({reason}). "
                     "Train with ddp.compile=false, or repair the compiler "
                     "(`robomimic-ddp doctor` shows versions)."
                 ) from error
