@@ -152,8 +152,27 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
     )
 
 
+def program_in(config: Any) -> str | None:
+    """Return a setting that would run as a program, or None: hosts evaluate the names of classes
+    (`backbone_class`), so that each must be a name.
+    """
+    for dotted, value in tree.named(config):
+        for name in tree.leaves(value) if dotted.endswith("_class") else ():
+            if isinstance(name, str) and not name.isidentifier():
+                return f"{dotted}={name[:80]!r}"
+    return None
+
+
 def require_possible(config: Any) -> None:
-    """Raises ConfigError for values of a finished `config` that no host can train with."""
+    """Raises ConfigError for values of a finished `config` that no host can train with, or that
+    would run any program.
+    """
+    program = program_in(config)
+    if program is not None:
+        raise ConfigError(
+            f"found {program}: expected the name of a class. Hosts evaluate this text, so it could "
+            "run any program. Write the name alone, such as ResNet18Conv."
+        )
     values = dict(tree.named(config))
     _require_values(values, config.algo_name)
     _require_observations(values)
