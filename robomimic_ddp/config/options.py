@@ -167,7 +167,7 @@ class Options:
     trust_checkpoint: bool = _option(
         False,
         "Load `experiment.ckpt_path` though it asks for more than tensors and plain values: it can "
-        "run any program.",
+        "run any program. Not taken from a config file, which may be of somebody else.",
     )
     rollouts: str = _option(
         "training",
@@ -239,6 +239,12 @@ def resolve(
     for source, layer in layers.items():
         for name, raw in (layer or {}).items():
             value = parse(name, raw, spelling(name, source))
+            if name == "trust_checkpoint" and value and source == "file":
+                raise OptionError(
+                    "ddp.trust_checkpoint=true is in the config file, whose author would decide "
+                    "that a checkpoint may run any program here. If you trust the checkpoint, "
+                    "remove it there and give ddp.trust_checkpoint=true on the command line."
+                )
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source
     return ResolvedOptions(Options(**values), sources)
