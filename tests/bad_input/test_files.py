@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -313,3 +314,28 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
 def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
     large(tmp_path / "train.py")
     assert early_checks.text_of(tmp_path / "train.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "imports_from_here"),
+    [
+        (["ckpt", "show", "a.pth"], False),
+        (["plot", "a"], False),
+        (["watch", "a"], False),
+        (["sweep", "show", "a"], False),
+        (["inspect-data", "a"], False),
+        (["inspect-data", "--config", "a.json"], True),
+        (["prepare-data", "a", "b", "--size", "8x8"], False),
+        (["prepare-data", "a", "b", "--size", "8x8", "--config", "a.json"], True),
+        (["evaluate", "a"], True),
+        (["sweep", "run", "a"], True),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_what_shows_files_imports_nothing_from_the_current_folder(
+    words: list[str], imports_from_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Next to a downloaded checkpoint there may be a torch.py."""
+    monkeypatch.setattr("sys.path", ["/bin", *sys.path])
+    monkeypatch.setattr(cli._module(words[0]), "run", lambda *_: int(sys.path[0] == ""))
+    assert cli.main(words) == imports_from_here
