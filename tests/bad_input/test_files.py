@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,8 @@ from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import option_values
-from robomimic_ddp.config.host import early_checks, json_config
+from robomimic_ddp.config.host import early_checks, host_config_check, json_config
+from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -62,6 +64,16 @@ YAML = {
 def test_json(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         files.parse_json(text)
+
+
+@pytest.mark.timeout(20)
+def test_a_key_twice_among_many() -> None:
+    keys = [f'"{number}": 0' for number in range(60_000)]
+    with pytest.raises(ValueError, match="'59999' twice"):
+        files.parse_json(f"{{{', '.join([*keys, keys[-1]])}}}")
+    names = [str(number) for number in range(60_000)]
+    with pytest.raises(ConfigError, match="'59999' twice"):
+        host_config_check.require_once("train.action_keys", [*names, names[-1]])
 
 
 @pytest.mark.parametrize(("text", "words"), YAML.values(), ids=YAML)
@@ -339,3 +351,11 @@ def test_what_shows_files_imports_nothing_from_the_current_folder(
     monkeypatch.setattr("sys.path", ["/bin", *sys.path])
     monkeypatch.setattr(cli._module(words[0]), "run", lambda *_: int(sys.path[0] == ""))
     assert cli.main(words) == imports_from_here
+
+
+def test_arrays_that_unpack_to_gigabytes_are_not_read(tmp_path: Path) -> None:
+    """A prepared dataset has its index in such a file."""
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(10**6))
+    np.savez(tmp_path / "b.npz", a=np.zeros(10**6))
+    read = [array_cache.read(tmp_path / name, "index", len) for name in ("a.npz", "b.npz")]
+    assert read == [None, 1]

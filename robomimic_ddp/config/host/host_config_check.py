@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -92,10 +93,10 @@ def require_once(dotted: str, names: Sequence[Any]) -> None:
     odd = [name for name in names if not isinstance(name, str)]
     if odd:
         raise ConfigError(f"{dotted} has {odd[0]!r}: expected names, each as text in quotes.")
-    twice = [name for name in names if list(names).count(name) > 1]
-    if twice:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
         raise ConfigError(
-            f"{dotted} names {twice[0]!r} twice: was another one meant? The policy would learn one "
+            f"{dotted} names {twice!r} twice: was another one meant? The policy would learn one "
             "action as two, or not know how an observation is encoded. Name it once."
         )
 
