@@ -130,6 +130,16 @@ def test_names_of_record_files_take_no_memory(copy):
     assert "the filepathTemplate of a split" in message(lambda: Source(copy).files)
 
 
+def test_numbers_of_episodes_take_no_memory(copy):
+    """With ddp.skip_corrupt files may have fewer episodes than the metadata promises."""
+    info = copy / "dataset_info.json"
+    content = json.loads(info.read_text())
+    content["splits"][0]["shardLengths"][0] = str(10**12)
+    info.write_text(json.dumps(content))
+    error = message(lambda: Source(copy, skip_missing=True).episodes_per_file)
+    assert "more than 10,000,000 episodes" in error
+
+
 def test_record_files_of_another_folder_are_not_read(copy):
     info = copy / "dataset_info.json"
     template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"

@@ -31,7 +31,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _JSON_KEYS = ("json", "content")
 """Keys of features.json whose text is JSON again."""
-_MOST_NAME = 255
+_MOST_NAME, _MOST_EPISODES = 255, 10**7
 _TEMPLATE = re.compile(r"(?:[^{}]|\{[A-Z_]+\})*")
 
 
@@ -108,15 +108,19 @@ def _require_known_classes(content: Any, key: str = "") -> None:
             )
 
 
-def _require_names(info: Any) -> None:
-    """Raise ValueError if record files are named by more than text with places such as {SPLIT}:
-    Python would make gigabytes of {SPLIT:>9999999999}.
+def _require_splits(info: Any) -> None:
+    """Raise ValueError for more episodes than anybody has, which could fill the memory as numbers;
+    and if record files are named by more than text with places such as {SPLIT}: Python would make
+    gigabytes of {SPLIT:>9999999999}.
     """
     for split in info.get("splits", ()):
         for key in ("name", "filepathTemplate", "filepath_template"):
             text = split.get(key, "")
             if len(text) > _MOST_NAME or not _TEMPLATE.fullmatch(text):
                 raise ValueError(f"the {key} of a split in {INFO_FILE} is {text[:80]!r}")
+        counts = split.get("shardLengths", split.get("shard_lengths", ()))
+        if sum(map(int, counts)) > _MOST_EPISODES:
+            raise ValueError(f"{INFO_FILE} has more than {_MOST_EPISODES:,} episodes")
 
 
 def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
@@ -149,7 +153,7 @@ class Source:
         try:
             _require_known_classes(files.read_json(self.folder / "features.json"))
             files.regular(self.folder / INFO_FILE, _MOST_INFO_BYTES)
-            _require_names(files.read_json(self.folder / INFO_FILE))
+            _require_splits(files.read_json(self.folder / INFO_FILE))
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
