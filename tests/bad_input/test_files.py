@@ -30,7 +30,7 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     WriteError,
 )
-from robomimic_ddp.monitoring.records import heartbeat, history
+from robomimic_ddp.monitoring.records import heartbeat, history, run_summary
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
 from tests.patches.support import snapshot
@@ -179,6 +179,7 @@ BEAT = {
     [
         *({"world_size": 10**18}, {"world_size": 0}, {"rank": 2}, {"rank": -1}),
         *({"time": float("inf")}, {"time": float("nan")}, {"step_seconds": 1e300}),
+        *({"begun": "x"}, {"ended": ["x"]}, {"code": 5}),
     ],
     ids=str,
 )
@@ -190,6 +191,16 @@ def test_numbers_of_a_heartbeat_that_nobody_could_wait_for(change: dict, tmp_pat
     path.write_text(json.dumps({**BEAT, **change}))
     with pytest.raises(DataError, match="damaged"):
         heartbeat.read(tmp_path)
+
+
+def test_a_plan_of_impossible_numbers_is_not_shown(tmp_path: Path) -> None:
+    beats = [{**BEAT, "step_seconds": 1.0}]
+    shown = []
+    for samples in (8, 10**400):
+        plan = {"plan": {"samples_per_step": samples}}
+        (tmp_path / run_record.RECORD_NAME).write_text(json.dumps(plan))
+        shown.append("samples/s" in "".join(run_summary.lines(tmp_path, beats, 2.0)))
+    assert shown == [True, False]
 
 
 def link(path: Path, target: Path) -> None:
