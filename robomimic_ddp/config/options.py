@@ -242,8 +242,7 @@ def resolve(
             if name == "trust_checkpoint" and value and source == "file":
                 raise OptionError(
                     "ddp.trust_checkpoint=true is in the config file, whose author would decide "
-                    "that a checkpoint may run any program here. If you trust the checkpoint, "
-                    "remove it there and give ddp.trust_checkpoint=true on the command line."
+                    "that a checkpoint may run any program here: give it on the command line."
                 )
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source

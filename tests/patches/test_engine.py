@@ -121,7 +121,7 @@ def test_a_file_with_a_seam_that_does_not_parse_blocks_with_its_line(host):
     ids=["signs", "fewer signs", "attributes", "sums"],
 )
 def test_what_is_nested_too_deeply_is_left_alone(host, text):
-    (host / "algo/deep_accelerate.py").write_text(f"x = {text}\n")
+    (host / "algo/deep.py").write_text(f"x = {text}  # accelerate\n")
     assert not examine(host).blocked
     append(host / "utils/train_utils.py", f"\nx = {text}\n")
     examination = examine(host)
