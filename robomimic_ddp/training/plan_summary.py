@@ -12,7 +12,7 @@ import torch
 from robomimic_ddp import terminal
 from robomimic_ddp.config import machine, paths, tree
 from robomimic_ddp.config.host import net_sizes
-from robomimic_ddp.config.planning import learning_rate, memory
+from robomimic_ddp.config.planning import learning_rate, memory_and_disk
 from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
@@ -83,7 +83,7 @@ def _state(run: Any) -> str:
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
-    return memory.describe(parameters, shards, gpu_bytes, _averages(run))
+    return memory_and_disk.describe(parameters, shards, gpu_bytes, _averages(run))
 
 
 def _averages(run: Any) -> int:
@@ -126,7 +126,7 @@ def _disk(run: Any) -> Iterator[str]:
     checkpoints *= bool(tree.at(save, "enabled"))
     present = sum(path.stat().st_size for path in run.output.directory.rglob("*.pth"))
     free = shutil.disk_usage(run.output.directory).free
-    warning = memory.disk_warning(parameters, _averages(run), checkpoints, present, free)
+    warning = memory_and_disk.disk_warning(parameters, _averages(run), checkpoints, present, free)
     if warning is not None:
         yield warning
 

@@ -67,6 +67,14 @@ def test_stored_outputs(path: Path) -> None:
     assert complaints(json.loads(path.read_text())) == []
 
 
+@pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_imports_of_ours_exists(path: Path) -> None:
+    cells = json.loads(path.read_text())["cells"]
+    code = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
+    for line in re.findall(r"^ *from robomimic_ddp.*", code, re.MULTILINE):
+        exec(line.strip(), {})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

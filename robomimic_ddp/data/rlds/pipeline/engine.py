@@ -25,7 +25,7 @@ from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shared import Pool
-from robomimic_ddp.data.rlds.pipeline.windows import Batch, Window, windows_of
+from robomimic_ddp.data.rlds.pipeline.window_batches import Batch, Window, windows_of
 
 READERS = 8
 """Most records that are read at once."""
