@@ -172,15 +172,19 @@ def patch_file(
     """One file's outcomes, in the order of `fixers`, and its patch (before == after: no edit)."""
     try:
         source = Source(path, data, traits, called)
-    except SourceError as error:
-        why = f"the file is left alone: {error}"
-        outcomes = [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers]
+        outcomes = [_outcome(source, fixer, training) for fixer in fixers]
+        edits = [
+            edit for outcome in outcomes if isinstance(outcome, Applied) for edit in outcome.edits
+        ]
+        is_edited = any(isinstance(outcome, AlreadyApplied) for outcome in outcomes)
+        lost_import = is_edited and source.api_import is None
+        after = source.render(edits) if edits or lost_import else data
+    except (SourceError, RecursionError) as error:
+        is_deep = isinstance(error, RecursionError)
+        line, reason = (0, "it is nested too deeply") if is_deep else (error.line, error)
+        why = f"the file is left alone: {reason}"
+        outcomes = [Unrecognised(line, why, fixer.by_hand) for fixer in fixers]
         return outcomes, FilePatch(path, data, data)
-    outcomes = [_outcome(source, fixer, training) for fixer in fixers]
-    edits = [edit for outcome in outcomes if isinstance(outcome, Applied) for edit in outcome.edits]
-    is_edited = any(isinstance(outcome, AlreadyApplied) for outcome in outcomes)
-    lost_import = is_edited and source.api_import is None
-    after = source.render(edits) if edits or lost_import else data
     return outcomes, FilePatch(path, data, after)
 
 

@@ -180,11 +180,10 @@ def _run(argv: list[str]) -> int:
     elif isinstance(sys.stdout, io.TextIOWrapper):
         # Paths may have characters that cannot be encoded.
         sys.stdout.reconfigure(errors="backslashreplace")
-    takes_path = args.command == "run" or COMMANDS[args.command].group == "patch"
     try:
         if args.command == "run":
             _require_valid(args)
-        with contextlib.nullcontext() if takes_path else _ranks_import_path():
+        with _ranks_import_path() if _reads_host(args) else contextlib.nullcontext():
             return _module(args.command).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
@@ -199,6 +198,17 @@ def _run(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_REFUSED
+
+
+def _reads_host(args: argparse.Namespace) -> bool:
+    """Return whether the command imports the host as ranks do. Others are used in folders with
+    files of others, where `import torch` could find a torch.py.
+    """
+    if args.command == "run" or COMMANDS[args.command].group == "patch":
+        return False
+    if args.command in ("inspect-data", "prepare-data"):
+        return args.config is not None
+    return args.command not in ("ckpt", "plot", "watch") and getattr(args, "action", "") != "show"
 
 
 @contextlib.contextmanager

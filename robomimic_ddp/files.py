@@ -166,11 +166,11 @@ def _require_regular(descriptor: int, path: Any) -> int:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        key = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"it has the key {key!r} twice, and one would be lost")
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"it has the key {key!r} twice, and one would be lost")
+        mapping[key] = value
     return mapping
 
 

@@ -27,7 +27,7 @@ top="$(git -C "$path" rev-parse --show-toplevel 2>/dev/null || echo "$path")"
 commit="$(git -C "$path" rev-parse --short=7 HEAD 2>/dev/null || echo "-")"
 name="${NAME:-$(basename "$top")}"
 mkdir "$host"
-tar -C "$top" --exclude=./.git -cf - . | tar -C "$host" -xf -
+tar -C "$top" --exclude=.git -cf - . | tar -C "$host" -xf -
 git -C "$host" init --quiet
 git -C "$host" -c core.autocrlf=false -c core.safecrlf=false add --all --force
 git -C "$host" -c user.name=try -c user.email=try@localhost commit --quiet --allow-empty --message host

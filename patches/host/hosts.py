@@ -101,7 +101,9 @@ class Host:
         PatchError outside the host: an edit would change another tree too.
         """
         target = (self.package / path).resolve()
-        if not any(folder in target.parents for folder in (self.package, self.root)):
+        folders = (folder for folder in (self.root, self.package) if folder in target.parents)
+        folder = next(folders, None)
+        if folder is None or ".git" in target.relative_to(folder).parts:  # it may name programs
             raise PatchError(
                 f"{self.package / path} is a link to {target}, outside this host: an edit would "
                 "change whatever else uses that file. Nothing was written. Put a copy in the "

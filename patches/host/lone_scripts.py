@@ -12,7 +12,7 @@ from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches.host import hosts, training_files
 from robomimic_ddp.patches.syntax.python import parsed
 
-_IMPORTS = re.compile(rb"^\s*(from|import)\s+robomimic\b", re.MULTILINE)
+_IMPORTS = re.compile(rb"^[ \t]*(from|import)[ \t]+robomimic\b", re.MULTILINE)
 
 
 def find_host(path: str | None) -> hosts.Host:

@@ -33,7 +33,7 @@ _MOST_STEPS = 5
 _ON_BATCH = "train_on_batch"
 _EPOCH = re.compile(r"run_(\w+_)?epoch(_\w+)?")
 """A function that runs an epoch, also of a kind that no fixer knows (`run_multi_epoch`)."""
-_MAY_TRAIN = re.compile(rb"run_\w*epoch|" + _ON_BATCH.encode())
+_MAY_TRAIN = re.compile(rb"\brun_\w*epoch|" + _ON_BATCH.encode())
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def find(host: Host) -> list[Entry]:
             entries += trainers(path, parsed(data))
     functions = {_module(host, entry.path): entry for entry in entries if entry.function}
     modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
-    imports = re.compile(rb"\b(from|import)\b.*\b(%s)\b" % os.fsencode(modules))
+    pattern = rb"^(?=.*\b(from|import)\b).*\b(%s)\b" % os.fsencode(modules)
+    imports = re.compile(pattern, re.MULTILINE)
     known = {entry.path for entry in entries}
     for path, data in sources.items():
         if functions and path not in known and imports.search(data):

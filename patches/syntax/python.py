@@ -15,7 +15,10 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(data, path)
+        try:
+            return ast.parse(data, path)
+        except MemoryError as error:  # the parser's word for it
+            raise SyntaxError("it is nested too deeply") from error
 
 
 def parsed(data: bytes | None) -> ast.Module:
@@ -75,9 +78,8 @@ def last_name(node: ast.AST) -> str:
 
 def dotted(node: ast.AST) -> str:
     """Return the text of a name or a chain of attributes ("self.nets"), else ""."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        base = dotted(node.value)
-        return f"{base}.{node.attr}" if base else ""
-    return ""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""

@@ -135,7 +135,7 @@ def _progress(beat: dict[str, Any]) -> tuple[int, int]:
     """Return the epoch and the steps begun: a rank that still loads its batch is behind the ranks
     that have theirs.
     """
-    return beat["epoch"] or 0, max(beat["step"], beat.get("begun", 0))
+    return beat["epoch"] or 0, max(beat["step"], beat.get("begun") or 0)
 
 
 def _waits_for_others(beat: dict[str, Any]) -> bool:

@@ -167,7 +167,7 @@ class Options:
     trust_checkpoint: bool = _option(
         False,
         "Load `experiment.ckpt_path` even if it needs more than tensors and plain values: it can "
-        "run arbitrary code.",
+        "run arbitrary code. Not accepted in a config file, which somebody else may have written.",
     )
     rollouts: str = _option(
         "training",
@@ -239,6 +239,11 @@ def resolve(
     for source, layer in layers.items():
         for name, raw in (layer or {}).items():
             value = parse(name, raw, spelling(name, source))
+            if name == "trust_checkpoint" and value and source == "file":
+                raise OptionError(
+                    "ddp.trust_checkpoint=true is in the config file, whose author would decide "
+                    "that a checkpoint may run arbitrary code here: give it on the command line."
+                )
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source
     return ResolvedOptions(Options(**values), sources)

@@ -149,6 +149,11 @@ KEYS = (
         ("train.data is", "computed from this machine"),
     ),
     Case(
+        "key: a reference whose function is named by another",
+        dotlist(experiment={"name": "${${algo.x}:HOME}"}, algo={"x": "oc.env"}),
+        ("experiment.name is '${${algo.x}:HOME}'", "computed from this machine"),
+    ),
+    Case(
         "key: an open reference",
         dotlist("train.seed=${nothing}"),
         ("nothing", "train.seed", "reference"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +19,8 @@ from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import option_values
-from robomimic_ddp.config.host import early_checks, json_config
+from robomimic_ddp.config.host import early_checks, host_config_check, json_config
+from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -27,7 +30,7 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     WriteError,
 )
-from robomimic_ddp.monitoring.records import heartbeat, history
+from robomimic_ddp.monitoring.records import heartbeat, history, run_summary
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
 from tests.patches.support import snapshot
@@ -61,6 +64,16 @@ YAML = {
 def test_json(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         files.parse_json(text)
+
+
+@pytest.mark.timeout(20)
+def test_a_key_twice_among_many() -> None:
+    keys = [f'"{number}": 0' for number in range(60_000)]
+    with pytest.raises(ValueError, match="'59999' twice"):
+        files.parse_json(f"{{{', '.join([*keys, keys[-1]])}}}")
+    names = [str(number) for number in range(60_000)]
+    with pytest.raises(ConfigError, match="'59999' twice"):
+        host_config_check.require_once("train.action_keys", [*names, names[-1]])
 
 
 @pytest.mark.parametrize(("text", "words"), YAML.values(), ids=YAML)
@@ -111,14 +124,25 @@ def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
 
 def test_an_original_in_the_record_that_unpacks_to_gigabytes(tmp_path: Path, host, command) -> None:
     import base64
+    import hashlib
     import zlib
 
     command("apply", host)
     content = json.loads((host / record.NAME).read_text())
     item = next(item for item in content["files"].values() if item["original"])
-    item["original"] = base64.b64encode(zlib.compress(bytes(2**28))).decode()
+
+    def pack(original: bytes) -> None:
+        item["original"] = base64.b64encode(zlib.compress(original)).decode()
+        item["original_sha256"] = hashlib.sha256(original).hexdigest()
+
+    pack(bytes(2**28))
     (host / record.NAME).write_text(json.dumps(content))
-    with pytest.raises(PatchError, match="has more than"):
+    with pytest.raises(PatchError, match="have more than"):
+        record.load(host)
+    pack(bytes(2**20))
+    content["files"] = {f"{number}.py": item for number in range(17)}
+    (host / record.NAME).write_text(json.dumps(content))
+    with pytest.raises(PatchError, match="have more than"):
         record.load(host)
 
 
@@ -155,6 +179,7 @@ BEAT = {
     [
         *({"world_size": 10**18}, {"world_size": 0}, {"rank": 2}, {"rank": -1}),
         *({"time": float("inf")}, {"time": float("nan")}, {"step_seconds": 1e300}),
+        *({"begun": "x"}, {"ended": ["x"]}, {"code": 5}),
     ],
     ids=str,
 )
@@ -166,6 +191,16 @@ def test_numbers_of_a_heartbeat_that_nobody_could_wait_for(change: dict, tmp_pat
     path.write_text(json.dumps({**BEAT, **change}))
     with pytest.raises(DataError, match="damaged"):
         heartbeat.read(tmp_path)
+
+
+def test_a_plan_of_impossible_numbers_is_not_shown(tmp_path: Path) -> None:
+    beats = [{**BEAT, "step_seconds": 1.0}]
+    shown = []
+    for samples in (8, 10**400):
+        plan = {"plan": {"samples_per_step": samples}}
+        (tmp_path / run_record.RECORD_NAME).write_text(json.dumps(plan))
+        shown.append("samples/s" in "".join(run_summary.lines(tmp_path, beats, 2.0)))
+    assert shown == [True, False]
 
 
 def link(path: Path, target: Path) -> None:
@@ -302,3 +337,36 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
 def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
     large(tmp_path / "train.py")
     assert early_checks.text_of(tmp_path / "train.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "imports_from_here"),
+    [
+        (["ckpt", "show", "a.pth"], False),
+        (["plot", "a"], False),
+        (["watch", "a"], False),
+        (["sweep", "show", "a"], False),
+        (["inspect-data", "a"], False),
+        (["inspect-data", "--config", "a.json"], True),
+        (["prepare-data", "a", "b", "--size", "8x8"], False),
+        (["prepare-data", "a", "b", "--size", "8x8", "--config", "a.json"], True),
+        (["evaluate", "a"], True),
+        (["sweep", "run", "a"], True),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_what_shows_files_imports_nothing_from_the_current_folder(
+    words: list[str], imports_from_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Next to a downloaded checkpoint there may be a torch.py."""
+    monkeypatch.setattr("sys.path", ["/bin", *sys.path])
+    monkeypatch.setattr(cli._module(words[0]), "run", lambda *_: int(sys.path[0] == ""))
+    assert cli.main(words) == imports_from_here
+
+
+def test_arrays_that_unpack_to_gigabytes_are_not_read(tmp_path: Path) -> None:
+    """A prepared dataset has its index in such a file."""
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(10**6))
+    np.savez(tmp_path / "b.npz", a=np.zeros(10**6))
+    read = [array_cache.read(tmp_path / name, "index", len) for name in ("a.npz", "b.npz")]
+    assert read == [None, 1]

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands import plot
+from robomimic_ddp.commands import figures, plot
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
 
@@ -122,3 +122,11 @@ def test_a_run_that_has_not_finished_is_marked(drawn, tmp_path):
 def test_numbers_of_an_axis_are_short():
     shown = {0.00025: "0.00025", 20.0: "20", 5000.0: "5000", 64e3: "64k", 1.5e6: "1.5M", 0: "0"}
     assert {value: plot.short_number(value) for value in shown} == shown
+
+
+@pytest.mark.bad_input
+def test_names_are_no_formulas(tmp_path):
+    figure = figures.pyplot().figure()
+    figure.suptitle(r"costs $\none$")
+    figures.save(figure, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").exists()

@@ -77,6 +77,7 @@ def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
         host_config_check.require_possible(config)
 
 
+RGB = "observation.encoder.rgb."
 SAVE, NAME_TWICE = "experiment.save.", {"train.action_keys": ["actions", "actions"]}
 
 
@@ -92,6 +93,8 @@ SAVE, NAME_TWICE = "experiment.save.", {"train.action_keys": ["actions", "action
         ({f"{SAVE}epochs": ["5"]}, "save.epochs=.'5'.: expected"),
         ({"experiment.rollout.rate": 0}, "rollout.rate=0: expected a whole number of at least 1"),
         ({"experiment.rollout.rate": 0.5}, "rollout.rate=0.5: expected a whole number"),
+        ({f"{RGB}core_kwargs.pool_class": "print(1)"}, "pool_class='print.1.': expected the name"),
+        ({f"{RGB}obs_randomizer_class": ["a", "a.b"]}, "_class='a.b': expected the name"),
         (NAME_TWICE, "train.action_keys names 'actions' twice"),
         ({f"{OBS}low_dim": ["eef", None]}, "observation.modalities.obs has None: expected names"),
         ({f"{OBS}low_dim": ["eef", "eef"]}, "observation.modalities.obs names 'eef' twice"),

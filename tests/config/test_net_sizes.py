@@ -21,6 +21,14 @@ def test_a_net_of_the_configs_sizes_is_named(prefix):
     assert "down_dims [128, 64]" in note and "only in hosts with the edit unet_config" in note
 
 
+@pytest.mark.bad_input
+def test_names_and_sizes_of_strangers():
+    deep = [("down_modules.%s.0.blocks.0.block.0.weight" % ("9" * 5000), (8,))]
+    flat = [("down_modules.0.0.blocks.0.block.0.weight", ())]
+    for found in (deep, flat, shapes([128])):
+        assert net_sizes.note(found, {"algo": {"unet": {"down_dims": 7}}}) is None
+
+
 @pytest.mark.parametrize(
     ("sizes", "config"),
     [

@@ -30,6 +30,15 @@ def test_command_line_over_environment_over_file():
     ]
 
 
+@pytest.mark.bad_input
+def test_a_config_file_does_not_trust_a_checkpoint():
+    trusted = {"trust_checkpoint": "true"}
+    assert options.resolve(trusted, file={"trust_checkpoint": False}).values.trust_checkpoint
+    assert options.resolve(environment=trusted).values.trust_checkpoint
+    with pytest.raises(OptionError, match="in the config file, whose author"):
+        options.resolve(trusted, file=trusted)
+
+
 def test_mappings_are_merged_by_name():
     resolved = options.resolve(
         {"kwargs": {"bucket_cap_mb": 50}},

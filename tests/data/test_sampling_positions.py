@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
+from robomimic_ddp.errors import CheckpointError
 from tests.data.host_epochs import Host, Samples, indices
 
 
@@ -191,6 +192,18 @@ def test_a_dropped_iterator_has_no_position():
     assert loader.position()["batches"] == 2 and loader.position()["batch_size"] == 4
     loader.drop_iterator()
     assert loader.position()["batches"] is None and loader.batches_left() == 10
+
+
+@pytest.mark.bad_input
+@pytest.mark.timeout(20)
+def test_a_position_after_the_end_of_a_pass_takes_no_time():
+    loader = replayed()
+    iterator = iter(loader)
+    draw(iterator, 3)
+    resumed = replayed()
+    resumed.seek({**loader.position(), "batches": 10**12}, 1, 1)
+    with pytest.raises(CheckpointError):
+        iter(resumed)
 
 
 def test_a_hosts_own_loader_needs_no_batch_size():

@@ -101,8 +101,11 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     saved = write(tmp_path / "saved.pth", model={"nets": {}, "ema": None, "a": Program()})
     bare = write(tmp_path / "bare.pth", env_metadata=None)
     odd = write(tmp_path / "odd.pth", config="[" * 10**4)
+    encoder = {"core_kwargs": {"backbone_class": "__import__('os').system"}}
+    config = json.dumps({**CONFIG, "observation": {"encoder": {"rgb": encoder}}})
+    evaluated = write(tmp_path / "evaluated.pth", config=config)
     epochs = [write(tmp_path / f"{n}.pth", epoch) for n, epoch in enumerate(("a", -1, 10**300))]
-    for path in (cut, evil, saved, bare, odd, *epochs, tmp_path / "gone.pth", tmp_path):
+    for path in (cut, evil, saved, bare, odd, evaluated, *epochs, tmp_path / "gone.pth", tmp_path):
         try:
             checkpoints.copy_and_read(tmp_path, path, folder)
         except CheckpointError:

@@ -114,6 +114,29 @@ def test_a_file_with_a_seam_that_does_not_parse_blocks_with_its_line(host):
     assert "not valid Python" in examination.problems[0].outcome.why
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "text",
+    ["-" * 9000 + "1", "-" * 900 + "1", "a" + ".b" * 2500, "1" + "+1" * 900],
+    ids=["signs", "fewer signs", "attributes", "sums"],
+)
+def test_what_is_nested_too_deeply_is_left_alone(host, text):
+    (host / "algo/deep.py").write_text(f"x = {text}  # accelerate\n")
+    assert not examine(host).blocked
+    append(host / "utils/train_utils.py", f"\nx = {text}\n")
+    examination = examine(host)
+    assert examination.blocked
+    assert "the file is left alone: it " in examination.problems[0].outcome.why
+
+
+@pytest.mark.bad_input
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("word", ["run_", "import "])
+def test_long_lines_take_no_time(host, word):
+    (host / "algo/long.py").write_text(word * 60_000)
+    assert not examine(host).blocked
+
+
 def test_a_lost_import_is_put_back(host):
     record.apply(examine(host))
     edited = (host / "utils/torch_utils.py").read_bytes()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -132,6 +134,41 @@ def test_a_link_out_of_the_host_is_refused(host, tmp_path, command, name):
     assert (code, out) == (1, "")
     assert str(elsewhere) in err and "outside this host" in err
     assert (elsewhere.read_bytes(), snapshot(host)) == before
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_record_that_is_a_link_is_not_written_through(host, tmp_path, command, is_there):
+    elsewhere = tmp_path / "settings.json"
+    if is_there:
+        command("apply", host)
+        shutil.move(host / record.NAME, elsewhere)
+    (host / record.NAME).symlink_to(elsewhere)
+    before = snapshot(host)
+    for name in ("apply", "revert"):
+        command(name, host)
+        assert elsewhere.exists() == is_there and snapshot(host) == before
+    assert "is a link" in command("status", host)[2]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["../.git/config", "utils/settings.py"])
+def test_a_record_gives_back_no_file_of_git(checkout, command, name):
+    package, settings = checkout / "robomimic", checkout / ".git/config"
+    (package / "utils/settings.py").symlink_to("../../.git/config")
+    command("apply", checkout)
+    content = json.loads((package / record.NAME).read_text())
+    digest = hashlib.sha256(settings.read_bytes()).hexdigest()
+    item = {**content["files"][EDITED], "patched_sha256": digest}
+    content["files"][name.removeprefix("../")] = item
+    (package / record.NAME).write_text(json.dumps(content))
+    if name.startswith("../"):  # the package is the checkout itself
+        shutil.move(checkout / ".git", package / ".git")
+        settings = package / ".git/config"
+    before = settings.read_bytes()
+    code, _, err = command("revert", package)
+    assert code == 1 and "outside" in err
+    assert settings.read_bytes() == before
 
 
 def test_a_link_that_leads_nowhere_does_not_matter(host, command):

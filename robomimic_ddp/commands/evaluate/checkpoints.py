@@ -14,7 +14,7 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, tree
-from robomimic_ddp.config.host import rlds_keys
+from robomimic_ddp.config.host import host_config_check, rlds_keys
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
@@ -163,6 +163,8 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
         )
     try:
         config = files.parse_json(content["config"])
+        if program := host_config_check.program_in(config):
+            raise ValueError(f"{program} is not the name of a class, and would run")
         environments = tuple(_environments(content, config))
         epoch = contents.saved_epoch(content, path.name)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

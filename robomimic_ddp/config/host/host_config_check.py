@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -92,10 +93,10 @@ def require_once(dotted: str, names: Sequence[Any]) -> None:
     odd = [name for name in names if not isinstance(name, str)]
     if odd:
         raise ConfigError(f"{dotted} has {odd[0]!r}: expected names, each as text in quotes.")
-    twice = [name for name in names if list(names).count(name) > 1]
-    if twice:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
         raise ConfigError(
-            f"{dotted} names {twice[0]!r} twice: was another one meant? The policy would learn one "
+            f"{dotted} names {twice!r} twice: was another one meant? The policy would learn one "
             "action as two, or not know how an observation is encoded. Name it once."
         )
 
@@ -152,8 +153,27 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
     )
 
 
+def program_in(config: Any) -> str | None:
+    """Return a setting that would run as a program, or None: hosts evaluate the names of classes
+    (`backbone_class`), so that each must be a name.
+    """
+    for dotted, value in tree.named(config):
+        for name in tree.leaves(value) if dotted.endswith("_class") else ():
+            if isinstance(name, str) and not name.isidentifier():
+                return f"{dotted}={name[:80]!r}"
+    return None
+
+
 def require_possible(config: Any) -> None:
-    """Raises ConfigError for values of a finished `config` that no host can train with."""
+    """Raises ConfigError for values of a finished `config` that no host can train with, or that
+    would run any program.
+    """
+    program = program_in(config)
+    if program is not None:
+        raise ConfigError(
+            f"found {program}: expected the name of a class. Hosts evaluate this text, so it could "
+            "run arbitrary code. Write the name alone, such as ResNet18Conv."
+        )
     values = dict(tree.named(config))
     _require_values(values, config.algo_name)
     _require_observations(values)

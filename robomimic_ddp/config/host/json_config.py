@@ -13,7 +13,7 @@ from robomimic_ddp.errors import ConfigError, did_you_mean
 _REGISTRY = "REGISTERED_CONFIGS"
 """robomimic's mapping from names of algorithms to classes, next to its `config_factory`."""
 
-_RESOLVER = re.compile(r"\$\{[^{}]*:")
+_OF_REFERENCE = re.compile(r"\$\{|[:}]")
 
 
 def read_json(path: Any, spelled: str) -> dict:
@@ -44,11 +44,23 @@ def refuse_resolvers(settings: Mapping, path: Any) -> None:
     trains into the run's config.json and its logs.
     """
     for key, value in tree.named(settings):
-        for text in filter(_RESOLVER.search, map(str, tree.leaves(value))):
+        for text in filter(_is_computed, map(str, tree.leaves(value))):
             raise ConfigError(
                 f"load_from={path}: {key} is {text[:100]!r}, which is computed from this machine. "
                 "Write the value itself; on the command line ${oc.env:NAME} is read."
             )
+
+
+def _is_computed(text: str) -> bool:
+    """Return whether a reference in `text` has a colon, which ends the name of a function. A
+    reference may be a part of that name: ${${train.x}:NAME}.
+    """
+    depth = 0
+    for word in _OF_REFERENCE.findall(text):
+        if word == ":" and depth:
+            return True
+        depth = depth + 1 if word == "${" else max(0, depth - (word == "}"))
+    return False
 
 
 def require_algorithm(path: Any) -> dict:

@@ -8,7 +8,7 @@ from typing import Any
 
 from robomimic_ddp.config import tree
 
-_LEVEL = re.compile(r"down_modules\.(\d+)\.0\.blocks\.0\.block\.0\.weight$")
+_LEVEL = re.compile(r"down_modules\.(\d{1,3})\.0\.blocks\.0\.block\.0\.weight$")
 """The first weight of a level of robomimic's ConditionalUnet1D."""
 _OWN = [256, 512, 1024]
 """The levels that robomimic builds, whatever its config says."""
@@ -19,9 +19,10 @@ def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None
     robomimic's own; None for others. shapes: of the parameters, by name.
     """
     matches = ((_LEVEL.search(name), shape) for name, shape in shapes)
-    levels = {int(match[1]): int(shape[0]) for match, shape in matches if match}
+    levels = {int(match[1]): int(shape[0]) for match, shape in matches if match and shape}
     sizes = [levels[number] for number in sorted(levels)]
-    if not sizes or sizes == _OWN or sizes != list(tree.at(config, "algo.unet.down_dims") or ()):
+    named = tree.at(config, "algo.unet.down_dims")
+    if not sizes or sizes == _OWN or not tree.is_list(named) or sizes != list(named):
         return None
     return (
         f"net: sized by algo.unet of the config (down_dims {sizes}), which the unedited robomimic "

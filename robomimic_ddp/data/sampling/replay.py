@@ -215,8 +215,8 @@ class _Iteration:
                 self.random_state = position["random"]
             else:
                 self._begin()
-            for _ in range(position["batches"]):
-                next(self._iterator, None)
+            for _ in islice(self._iterator, position["batches"]):
+                pass
         if self.recorded is not None:
             self.recorded.start_from = None
         self.batches, self.over = position["batches"], False

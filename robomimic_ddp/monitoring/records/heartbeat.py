@@ -31,7 +31,10 @@ _KINDS = {
     **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
 }
 """Key -> type, in a complete file."""
-_OPTIONAL = {"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)}
+_OPTIONAL = {
+    **{"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)},
+    **{"begun": (int, _NONE), "ended": (str, _NONE), "code": (str, _NONE)},
+}
 """Key that may be missing -> type."""
 _MOST, _MOST_RANKS = 1e15, 100_000
 """The largest number in a heartbeat, and of ranks: reading takes time in proportion."""

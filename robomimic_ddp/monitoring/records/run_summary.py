@@ -14,6 +14,7 @@ from robomimic_ddp import files
 from robomimic_ddp.config import tree
 
 RECORD, STATE, REQUEUE = "ddp.json", "ddp_state.pth", "requeue"
+_MOST_SAMPLES = 10**12
 
 
 def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
@@ -66,7 +67,8 @@ def _speed(
     if not all(seconds):
         return
     slowest = max(seconds)
-    parts = [f"{samples / slowest:.3g} samples/s"] if isinstance(samples, int) else []
+    is_known = tree.is_whole(samples, 1, _MOST_SAMPLES)
+    parts = [f"{samples / slowest:.3g} samples/s"] if is_known else []
     waits = [beat["data_share"] for beat in beats if beat.get("data_share") is not None]
     parts += [f"data wait {max(waits):.0%}"] if waits else []
     steps, epochs, epoch = last.get("steps"), last.get("epochs"), last["epoch"]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.patches.support import CHECKOUT, snapshot
+from tests.patches.support import CHECKOUT, commit_all, git, snapshot
 
 
 def try_host(path, *arguments: str) -> subprocess.CompletedProcess:
@@ -37,6 +37,18 @@ def test_a_host_that_is_refused(host):
     done = try_host(host.parent)
     assert (done.returncode, done.stdout) == (1, "| lab/host | - | already distributed | 0 |\n")
     assert "scripts/train_mine.py:2" in done.stderr
+
+
+@pytest.mark.bad_input
+def test_a_repository_inside_a_host_runs_nothing(host, tmp_path):
+    """git asks an inner one for its changes, and runs what its settings name for that."""
+    inner = host.parent / "inner"
+    inner.mkdir()
+    (inner / "notes.txt").write_text("")
+    commit_all(inner)
+    git(inner, "config", "core.fsmonitor", f"touch '{tmp_path}/ran'; false")
+    assert try_host(host.parent).returncode == 0
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.bad_input

@@ -49,6 +49,13 @@ def test_scripts_of_one_folder_are_one_host(checkout):
 
 
 @pytest.mark.bad_input
+@pytest.mark.timeout(20)
+def test_empty_lines_take_no_time(checkout):
+    (checkout / PLACE).with_name("long.py").write_text("\n" * 60_000)
+    assert find_host(str(checkout)).scripts == ("train.py",)
+
+
+@pytest.mark.bad_input
 def test_scripts_in_several_folders_are_listed(checkout):
     (checkout / "old").mkdir()
     (checkout / "old/train.py").write_text(SCRIPT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import struct
 import tracemalloc
@@ -96,16 +97,47 @@ def test_no_rlds_data_set_at_all(tmp_path):
     assert "is not an RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
 
 
-def test_features_of_another_package_are_not_imported(copy, tmp_path, monkeypatch):
+FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+EVIL = {"type": "evil.Text", "content": {}}
+INNER = json.dumps({"features": {"steps": {"pythonClassName": "evil.Text"}}})
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"pythonClassName": "evil.Text", "text": {}},
+        {"pythonClassName": FEATURES, "jsonFeature": {"json": json.dumps({"steps": EVIL})}},
+        {"type": FEATURES, "proto_cls": "tensorflow_datasets.FeaturesDict", "content": INNER},
+        {"type": FEATURES, "content": {"steps": EVIL}},
+    ],
+    ids=["named", "in text", "in text of a message", "in older files"],
+)
+def test_features_of_another_package_are_not_imported(features, copy, tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    known = "tensorflow_datasets.core.features.text_feature.Text"
-    text = (copy / "features.json").read_text()
-    (copy / "features.json").write_text(text.replace(known, "evil.Text", 1))
+    (copy / "features.json").write_text(json.dumps(features))
     error = message(lambda: Source(copy).builder)
-    assert "names the class evil.Text" in error and error.count("\n") == 0
     assert not (tmp_path / "ran").exists()
+    assert "names the class evil.Text" in error and error.count("\n") == 0
+
+
+def test_names_of_record_files_take_no_memory(copy):
+    info = copy / "dataset_info.json"
+    text = info.read_text()
+    assert "{SPLIT}" in text
+    info.write_text(text.replace("{SPLIT}", "{SPLIT:>9999}"))
+    assert "the filepathTemplate of a split" in message(lambda: Source(copy).files)
+
+
+def test_numbers_of_episodes_take_no_memory(copy):
+    """With ddp.skip_corrupt files may have fewer episodes than the metadata promises."""
+    info = copy / "dataset_info.json"
+    content = json.loads(info.read_text())
+    content["splits"][0]["shardLengths"][0] = str(10**12)
+    info.write_text(json.dumps(content))
+    error = message(lambda: Source(copy, skip_missing=True).episodes_per_file)
+    assert "more than 10,000,000 episodes" in error
 
 
 def test_record_files_of_another_folder_are_not_read(copy):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
-from robomimic_ddp.config import paths, tree
+from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.records import stored_checksums
 from robomimic_ddp.data.rlds.pipeline.images import require_libraries
@@ -28,6 +28,11 @@ _MOST_INFO_BYTES = 2 * 2**20
 _READERS = 16
 """Files whose checksums are read at once: a disk on a network takes a millisecond for each."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
+_JSON_KEYS = ("json", "content")
+"""Keys of features.json whose text is JSON again."""
+_MOST_NAME, _MOST_EPISODES = 255, 10**7
+_TEMPLATE = re.compile(r"(?:[^{}]|\{[A-Z_]+\})*")
 
 
 def is_rlds_folder(path: str | None) -> bool:
@@ -84,16 +89,38 @@ def _describe_versions(parent: Path) -> str:
     return ", ".join(names) or "an empty folder"
 
 
-def _require_known_classes(content: Any) -> None:
+def _require_known_classes(content: Any, key: str = "") -> None:
     """Raise ValueError if features.json has a feature of another package: tensorflow-datasets
     would import that, from the current folder too.
     """
-    for key, value in tree.named(content):
-        is_class = key.rpartition(".")[2] in ("pythonClassName", "python_class_name", "type")
-        if is_class and isinstance(value, str) and not value.startswith("tensorflow_datasets."):
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _require_known_classes(value, name)
+    elif isinstance(content, list):
+        for value in content:
+            _require_known_classes(value, key)
+    elif key in _JSON_KEYS and isinstance(content, str) and content:
+        _require_known_classes(files.parse_json(content))
+    elif key in _CLASS_KEYS and isinstance(content, str):
+        if not content.startswith("tensorflow_datasets."):
             raise ValueError(
-                f"features.json names the class {value}, which could run arbitrary code"
+                f"features.json names the class {content}, which could run arbitrary code"
             )
+
+
+def _require_splits(info: Any) -> None:
+    """Raise ValueError for more episodes than anybody has, which could fill the memory as numbers;
+    and if record files are named by more than text with places such as {SPLIT}: Python would make
+    gigabytes of {SPLIT:>9999999999}.
+    """
+    for split in info.get("splits", ()):
+        for key in ("name", "filepathTemplate", "filepath_template"):
+            text = split.get(key, "")
+            if len(text) > _MOST_NAME or not _TEMPLATE.fullmatch(text):
+                raise ValueError(f"the {key} of a split in {INFO_FILE} is {text[:80]!r}")
+        counts = split.get("shardLengths", split.get("shard_lengths", ()))
+        if sum(map(int, counts)) > _MOST_EPISODES:
+            raise ValueError(f"{INFO_FILE} has more than {_MOST_EPISODES:,} episodes")
 
 
 def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
@@ -126,6 +153,7 @@ class Source:
         try:
             _require_known_classes(files.read_json(self.folder / "features.json"))
             files.regular(self.folder / INFO_FILE, _MOST_INFO_BYTES)
+            _require_splits(files.read_json(self.folder / INFO_FILE))
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
