@@ -190,7 +190,7 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
                 f"{shown} asks for {refused.group(1) if refused else 'TorchScript code'} when it "
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
                 "anything else could run arbitrary code. It was not loaded. If you trust its "
-                "source, train with ddp.trust_checkpoint=true; else use another checkpoint."
+                "source, give ddp.trust_checkpoint=true on the command line; else use another one."
             ) from error
         if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
             raise CheckpointError(

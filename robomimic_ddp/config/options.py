@@ -241,8 +241,9 @@ def resolve(
             value = parse(name, raw, spelling(name, source))
             if name == "trust_checkpoint" and value and source == "file":
                 raise OptionError(
-                    "ddp.trust_checkpoint=true is in the config file, whose author would decide "
-                    "that a checkpoint may run arbitrary code here: give it on the command line."
+                    "ddp.trust_checkpoint is not accepted in a config file, whose author would let "
+                    "a checkpoint run arbitrary code here. If you trust the checkpoint, give "
+                    f"{spelling(name, 'command line')}=true or {spelling(name, 'environment')}=true."
                 )
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source
