@@ -241,9 +241,9 @@ def resolve(
             value = parse(name, raw, spelling(name, source))
             if name == "trust_checkpoint" and value and source == "file":
                 raise OptionError(
-                    "ddp.trust_checkpoint is not accepted in a config file, whose author would let "
-                    "a checkpoint run arbitrary code here. If you trust the checkpoint, give "
-                    f"{spelling(name, 'command line')}=true or {spelling(name, 'environment')}=true."
+                    "ddp.trust_checkpoint is not accepted in a config file, whose author could let "
+                    "a checkpoint run arbitrary code here. If you trust it, give it on the command "
+                    f"line or as {spelling(name, 'environment')}=true."
                 )
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source
