@@ -373,7 +373,7 @@ def test_what_changed_after_it_was_finished_is_written_again(
     capsys.readouterr()
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
-    warned = "1 files, made_up-train.tfrecord-00002" in capsys.readouterr().err
+    warned = "1 finished file(s), such as made_up-train.tfrecord-00002" in capsys.readouterr().err
     assert warned == (damage is not empty_the_note)
 
 
