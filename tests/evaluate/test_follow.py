@@ -104,7 +104,7 @@ def test_a_checkpoint_without_a_result_ends_the_command_with_1(tmp_path, capsys,
         *warnings, line = err.splitlines()
         assert code == EXIT_REFUSED and "Success" not in out
         assert line.startswith("robomimic-ddp: no result for 2 checkpoint(s): ")
-        assert "last.pth is not a checkpoint" in line
+        assert "last.pth is not a torch checkpoint" in line
         assert re.search(r"a\.pth is a broken link|nowhere\.pth cannot be copied", line), line
         assert all(text.startswith("warning: a checkpoint is left out") for text in warnings)
 

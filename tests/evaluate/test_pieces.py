@@ -271,15 +271,15 @@ def scripted(tmp_path):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ("SFFFF", "episode 0 of stack, because ValueError: NaN"),
-        ("FFFDS", "episode 3 of lift, because its process ended"),
-        ("SSSSDFFD", "episode 3 of stack, because its process ended"),
+        ("SFFFF", "episode 0 of stack: ValueError: NaN"),
+        ("FFFDS", "episode 3 of lift: its process ended"),
+        ("SSSSDFFD", "episode 3 of stack: its process ended"),
     ],
 )
 def test_a_checkpoint_whose_episodes_fail_is_an_error_of_that_checkpoint(
     answers, message, scripted
 ):
-    with pytest.raises(CheckpointError, match=f"^last.pth: 4 episodes have .*, {message}"):
+    with pytest.raises(CheckpointError, match=f"^last.pth: 4 episodes in a row .*, {message}"):
         scripted(answers)
     assert scripted("SFFFSFFF") == [[1, 2, 3]] * 2
     assert scripted("FSFFFSSS") == [[0, 2, 3], [0]], "another checkpoint's failures count no more"
