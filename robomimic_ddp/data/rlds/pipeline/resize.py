@@ -38,8 +38,9 @@ def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.
     if (height, width) == target:
         out[...] = frame
     elif name == _PLAIN:
-        rows, columns = _neighbours(height, target[0]), _neighbours(width, target[1])
-        out[...] = _interpolated(frame, rows, columns)
+        places = *_neighbours(height, target[0]), *_neighbours(width, target[1])
+        compiled = compiled_filter()
+        (compiled.interpolate if compiled else interpolate_in_numpy)(frame, *places, out)
     else:
         spans = *_spans(height, target[0], name), *_spans(width, target[1], name)
         compiled = compiled_filter()
@@ -123,6 +124,7 @@ def _along(values: np.ndarray, starts: np.ndarray, weights: np.ndarray) -> np.nd
     return total
 
 
+@lru_cache(maxsize=256)
 def _neighbours(size: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return two inputs, and the share of the second, of TensorFlow's ResizeBilinear."""
     scale = np.float32(size) / np.float32(wanted)
@@ -133,18 +135,27 @@ def _neighbours(size: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return lower, upper, place - low
 
 
-def _interpolated(frame: np.ndarray, rows: tuple, columns: tuple) -> np.ndarray:
-    top, bottom, down = rows
-    left, right, along = columns
-    down, along = down[:, None, None], along[None, :, None]
+def interpolate_in_numpy(
+    frame: np.ndarray,
+    top: np.ndarray,
+    bottom: np.ndarray,
+    down: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    along: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Interpolate uint8 [h, w, C] between rows and columns (`_neighbours`), and round it into
+    `out`. Has the numbers of the compiled function, and is several times slower.
+    """
 
     def line(numbers: np.ndarray) -> np.ndarray:
         values = frame[numbers].astype(np.float32)
         first = values[:, left]
-        return first + (values[:, right] - first) * along
+        return first + (values[:, right] - first) * along[None, :, None]
 
     upper = line(top)
-    return np.rint(upper + (line(bottom) - upper) * down).astype(np.uint8)
+    out[...] = np.rint(upper + (line(bottom) - upper) * down[:, None, None]).astype(np.uint8)
 
 
 @lru_cache(maxsize=1)
