@@ -95,8 +95,8 @@ class Options:
     )
     compile: str = _option(
         "false",
-        "torch.compile of the nets' training forward and backward; `reduce-overhead` replays CUDA "
-        "graphs, too.",
+        "torch.compile (torch 2.6 or later) of the nets' training forward and backward; "
+        "`reduce-overhead` replays CUDA graphs, too.",
         ("false", "true", "reduce-overhead"),
     )
     activation_checkpointing: bool = _option(

@@ -92,7 +92,7 @@ def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | Non
     added = ", ".join(f"{name}={getattr(values, name)}" for name in new)
     why = {
         "precision": "needs a GPU with bf16",
-        "compile": "needs GPUs, a compiler, and buckets of 1 MiB or more",
+        "compile": "needs GPUs, torch 2.6, a compiler, and buckets of 1 MiB or more",
         "comm": "needs several ranks, and a torch that sends bf16",
     }
     if not any_parallel_net:

@@ -327,7 +327,7 @@ def is_failed():
 
 
 @pytest.fixture
-def told(torchrun, monkeypatch, capsys):
+def message(torchrun, monkeypatch, capsys):
     """What the launcher says of the error of a `torchrun` at node01:29400."""
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
@@ -336,21 +336,21 @@ def told(torchrun, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
-def test_a_node_that_waits_while_the_job_ends(torchrun, told):
+def test_a_node_that_waits_while_the_job_ends(torchrun, message):
     cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
     words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
-    assert told.startswith(f"launch: {words} ({cause}), while this node")
-    assert "Traceback" not in told
+    assert message.startswith(f"launch: {words} ({cause}), while this node")
+    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
-def test_nodes_that_do_not_meet_get_one_message(torchrun, told):
+def test_nodes_that_do_not_meet_get_one_message(torchrun, message):
     if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
         words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
     else:
         words = "the nodes cannot meet at node01:29400: No route to host, on "
-    assert told.startswith(f"launch: {words}")
-    assert "Traceback" not in told and "frame" not in told
+    assert message.startswith(f"launch: {words}")
+    assert "Traceback" not in message and "frame" not in message
 
 
 def test_a_node_can_replace_another(printed):

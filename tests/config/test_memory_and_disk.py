@@ -27,18 +27,11 @@ def test_what_is_said(parameters, shards, gpu, words):
 
 
 def test_the_bounds():
-    assert memory_and_disk.fits(10**9, 1, 40 * 10**9) and not memory_and_disk.fits(
-        10**9, 1, 40 * 10**9 - 1
-    )
-    assert memory_and_disk.fits(10**9, 200, 10_200_000_000) and not memory_and_disk.fits(
-        10**9, 200, 10_199_999_999
-    )
-    assert memory_and_disk.fits(10**9, 4, 20 * 10**9) and not memory_and_disk.fits(
-        10**9, 4, 20 * 10**9 - 1
-    )
-    assert memory_and_disk.fits(10**9, 1, 32 * 10**9, 0) and not memory_and_disk.fits(
-        10**9, 1, 47 * 10**9, 2
-    )
+    fits = memory_and_disk.fits
+    assert fits(10**9, 1, 40 * 10**9) and not fits(10**9, 1, 40 * 10**9 - 1)
+    assert fits(10**9, 200, 10_200_000_000) and not fits(10**9, 200, 10_199_999_999)
+    assert fits(10**9, 4, 20 * 10**9) and not fits(10**9, 4, 20 * 10**9 - 1)
+    assert fits(10**9, 1, 32 * 10**9, 0) and not fits(10**9, 1, 47 * 10**9, 2)
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,9 @@ def test_what_a_rank_costs_before_its_first_batch(tmp_path):
     small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
     job = DataJob(str(tmp_path), (20, 36), (12, 16), **small)
     write_if_missing(job)
-    costs = start.turn(job, start.ROOT, 2, 20)
+    costs = start.turn(job, start.ROOT, 2, 500)
     assert costs["cpu_seconds"] > 0 and 50 < costs["pss_mb"] < 10_000
-    assert costs["cpu_seconds_per_1000_frames"] >= 0
+    assert costs["cpu_seconds_per_1000_frames"] > 0
 
 
 @pytest.mark.slow

@@ -228,14 +228,14 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     found = settings.options
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(settings) == (
-        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
-        "compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a "
+        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, "
+        "torch 2.6, a compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a "
         "torch that sends bf16)"
     )
     given = resolve({"preset": "max", "precision": "fp16"})
     assert added_by_max(filled(given, placed("cpu", True))) == (
-        "preset max adds: comm=bf16; not compile (needs GPUs, a compiler, and buckets of 1 "
-        "MiB or more), precision (set to fp16)"
+        "preset max adds: comm=bf16; not compile (needs GPUs, torch 2.6, a compiler, and "
+        "buckets of 1 MiB or more), precision (set to fp16)"
     )
     assert added_by_max(filled(resolve(), placed("cpu", True))) is None
 
