@@ -61,6 +61,21 @@ GROUPS = {
     "checkpoint/capture checkpoint/restore": (
         "ranks/resuming/test_state_model ranks/resuming/test_state_saver"
     ),
+    "config/planning/plan config/planning/learning_rate config/planning/parallel_mode"
+    " config/planning/data_workers config/planning/settings": (
+        "config/test_plan data/test_worker_options training/test_plan_summary"
+        " ranks/epochs/test_unequal_machines"
+    ),
+    "training/step/schedule": "training/test_schedule",
+    "commands/sweep/space commands/sweep/new commands/sweep/study commands/sweep/journal"
+    " commands/sweep/worker": "commands/test_sweep",
+    "data/rlds/schema/rotations": "rlds/contents/test_rotations",
+    "data/rlds/schema/filters data/rlds/schema/job_config data/rlds/index/splits"
+    " data/rlds/index/normalization": "rlds/contents/test_numbers rlds/contents/test_schemas",
+    "data/rlds/order/windows": "rlds/order/test_window_bounds",
+    "commands/evaluate/checkpoints commands/evaluate/record monitoring/records/evaluation": (
+        "evaluate/test_pieces"
+    ),
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants."""
 LEFT_OUT = (

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.plan import RunPlan, make_plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import LaunchError, PlanError
 
 PLAIN = LaunchEnv()
@@ -73,6 +74,27 @@ def planned(
 def test_mode_table(env, gpus, mode, device, backend):
     plan = planned(env, gpus)
     assert (plan.mode, plan.device, plan.backend) == (mode, device, backend)
+
+
+def test_every_decision_is_in_the_plan():
+    env = replace(launched(5, 8, 1), local_world_size=4)
+    options = resolve({"accumulate": 2, "timeout": 77, "workers": "auto", "schedule": "samples"},
+                      file={"lr_scaling": "sqrt"})  # fmt: skip
+    common = {"visible_gpus": 4, "use_cuda": True, "batch_size": 16}
+    plan = make_plan(env, options, workers=3, cores=12, epoch_steps=16, **common)
+    assert plan == RunPlan(
+        "ddp", 5, 8, 1, "cuda:1", CUDA, 77, 16, 16, 256, "sqrt", 4, 4, 2, 12, (), 2, "samples"
+    )
+    assert (plan.shortening, plan.steps_of(16), plan.steps_of(8, 2)) == (16, 1, 0)
+    settings = Settings.of(options, plan, 3)
+    assert (settings.seed, settings.cores, settings.fine_tuning) == (3, 12, False)
+    assert settings.record()["plan"]["samples_per_step"] == 256
+    assert settings.record()["sources"]["lr_scaling"] == "file"
+    preset = settings.with_preset({"timeout": 5, "precision": "bf16"})
+    assert (preset.options.timeout, preset.options.precision) == (77, "bf16")
+    assert (preset.sources["timeout"], preset.sources["precision"]) == ("command line", "preset")
+    alone = make_plan(PLAIN, resolve({}), **common)
+    assert (alone.data_workers, alone.cores, alone.shortening, alone.notes) == (0, 1, 1, ())
 
 
 def test_the_only_visible_gpu_is_this_ranks_own():
@@ -136,6 +158,7 @@ def test_mode_override(env, gpus, asked, mode):
             LaunchError,
             ["LOCAL_RANK=3", "2 CUDA device(s)", "--nproc_per_node=2"],
         ),
+        (launched(2, 4), 2, {}, LaunchError, ["LOCAL_RANK=2", "CUDA_VISIBLE_DEVICES=unset"]),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
         (launched(0, 1), 1, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank", "torchrun"]),
         (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["with one rank", "--ranks NUMBER"]),
@@ -158,6 +181,7 @@ def test_arguments_of_ddp_without_it_are_noted():
     kwargs = {"bucket_cap_mb": 50}
     assert "note: ddp.kwargs.bucket_cap_mb has no effect" in planned(kwargs=kwargs).describe()
     assert "no effect" not in planned(launched(0, 4), 4, kwargs=kwargs).describe()
+    assert "kwargs.bucket_cap_mb has no effect" in planned(gpus=2, kwargs=kwargs).describe()
 
 
 SHARDED = "with ddp.mode=fsdp is not possible"
@@ -197,6 +221,7 @@ def test_shards_of_gpus_travel_over_nccl():
     with pytest.raises(PlanError, match="ddp.backend=gloo with ddp.mode=fsdp on GPUs is not"):
         planned(launched(0, 4), gpus=4, mode="fsdp", backend="gloo")
     assert planned(launched(0, 4), mode="fsdp", backend="gloo").backend == "gloo"
+    assert planned(launched(0, 4), gpus=4, backend="gloo").backend == "gloo"
 
 
 def test_a_torch_without_fsdp():
@@ -269,6 +294,8 @@ def test_a_learning_rate_on_the_command_line_is_final_unless_scaling_is_given_th
     assert from_file.lr_factor(10, False) == 1.0 and "not applied" in from_file.describe()
     both = planned(launched(0, 4), lr_scaling="linear", lr_on_command_line=True)
     assert both.lr_factor(10, False) == 4.0
+    file = {"lr_scaling": "none"}
+    assert planned(launched(0, 4), file=file, lr_on_command_line=True).notes == ()
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 64), st.integers(1, 200))

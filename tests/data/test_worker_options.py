@@ -15,6 +15,7 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.machine import share_of_cores
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.planning.plan import make_plan
+from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.data.sampling.worker_options import loader_arguments
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.monitoring import throughput
@@ -43,6 +44,13 @@ def test_auto_leaves_each_rank_a_core_to_train(ranks, cores, workers):
     assert f"data workers: {workers} per rank x {ranks} rank(s)" in plan.describe()
 
 
+def test_a_node_counts_workers_by_its_own_cores():
+    for asked, configured, workers in (("auto", 8, 5), ("7", 8, 7), ("auto", None, None)):
+        plan = planned(4, configured, 16, workers=asked)
+        settings = Settings.of(resolve({"workers": asked}), plan, seed=1).on_node(plan, 6)
+        assert (settings.plan.data_workers, settings.cores) == (workers, 6)
+
+
 def test_more_workers_than_cores_are_warned_of_and_kept():
     plan = planned(4, 8, 16)
     assert plan.data_workers == 8
@@ -54,6 +62,10 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
     with pytest.raises(PlanError, match="ddp.workers=10000 on 16 CPU core.*Use at most"):
         planned(4, 0, 16, workers=10000)
     assert not planned(4, 4, 16).notes
+    for most, cores in ((32, 1), (32, 8), (40, 10)):
+        assert planned(1, most, cores).data_workers == most
+        with pytest.raises(PlanError, match=f"at most {most};"):
+            planned(1, most + 1, cores)
 
 
 def test_workers_are_neither_advised_nor_started_for_rlds_data():

@@ -33,12 +33,12 @@ class RunPlan:
     samples_per_step: int
     lr_scaling: str
     visible_gpus: int
-    local_world_size: int = 1
-    data_workers: int | None = 0
-    cores: int = 1
-    notes: tuple = ()
-    accumulate: int = 1
-    schedule: str = "steps"
+    local_world_size: int
+    data_workers: int | None
+    cores: int
+    notes: tuple
+    accumulate: int
+    schedule: str
 
     @property
     def batches_per_step(self) -> float:
@@ -148,7 +148,7 @@ def make_plan(
     options = resolved.values
     gpus = visible_gpus if use_cuda else 0
     mode = parallel_mode.mode_of(env, options, gpus)
-    device = "cuda:0" if mode == "dp" and gpus else parallel_mode.local_device(env, gpus)
+    device = parallel_mode.local_device(env, gpus)
     if mode == "fsdp":
         parallel_mode.require_shardable(resolved, env.world_size, device, fsdp_lacks)
     per_rank = batch_per_rank(options, batch_size, env.world_size)
