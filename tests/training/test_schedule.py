@@ -69,5 +69,9 @@ def test_a_cosine_ends_with_the_run_and_does_not_rise(length, factor, steps):
 
 def test_a_schedule_of_unknown_length():
     algo = algo_of(lambda one: lr_scheduler.ExponentialLR(one, 0.9), True)
+    with ExitStack() as undo:
+        shorten(algo, 1, undo)  # it stays as long as it is
+        shorten(SimpleNamespace(), 2, undo)
+        shorten(SimpleNamespace(lr_schedulers=algo.lr_schedulers), 2, undo)
     with ExitStack() as undo, pytest.raises(PlanError, match="cannot shorten ExponentialLR"):
         shorten(algo, 2, undo)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from robomimic_ddp.errors import ConfigError, DataError
 def raw_statistics(method, seed, size=7):
     """Statistics of random actions, one dimension constant; and the action config."""
     values = np.random.RandomState(seed).normal(size=(50, size)) * 3
+    values *= [1, 0.1, 0, 1e-3, 1e-6, 1e-7, 1]
     values[:, 2] = 0.25
     mean = values.mean(0, keepdims=True)
     stats = {
@@ -25,6 +28,7 @@ def raw_statistics(method, seed, size=7):
         "min": values.min(0, keepdims=True),
         "max": values.max(0, keepdims=True),
     }
+    stats["min"][0, 6], stats["max"][0, 6], stats["sqdiff"][0, 6] = 0, 1e-4, 50 * 1e-12
     return {"a": stats}, {"a": {"normalization": method}}
 
 
@@ -38,6 +42,29 @@ def test_scale_and_offset_are_the_hosts_to_the_bit(method, seed):
     for name in ("scale", "offset"):
         assert ours[name].dtype == theirs[name].dtype == np.float32
         assert np.array_equal(ours[name], theirs[name])
+
+
+def test_states_are_divided_by_the_hosts_deviation():
+    values = np.random.RandomState(0).normal(size=(40, 5)) + 3
+    sqdiff = ((values - values.mean(0)) ** 2).sum(0)[None]
+    merged = {"n": 40, "mean": values.mean(0)[None], "sqdiff": sqdiff}
+    stats = normalization.state_normalization(merged, {"a": (2,), "b": (3, 1)})
+    for key, part, shape in (("a", values[:, :2], (1, 2)), ("b", values[:, 2:], (1, 3, 1))):
+        for name, expected in (("offset", part.mean(0)), ("scale", part.std(0) + 1e-3)):
+            assert stats[key][name].shape == shape and stats[key][name].dtype == np.float32
+            assert np.allclose(stats[key][name].ravel(), expected, rtol=1e-6)
+
+
+def test_actions_are_clipped_where_only_rounding_exceeds_one():
+    entries = {
+        key: {"scale": np.full((1, size), float(size)), "offset": np.zeros((1, size))}
+        for key, size in (("a", 2), ("b", 1), ("c", 1))
+    }
+    methods = {"a": "min_max", "b": "gaussian", "c": None}
+    config = {key: {"normalization": method} for key, method in methods.items()}
+    scale, offset, limit = normalization.vectors(entries, config)
+    assert scale.tolist() == [2, 2, 1, 1] and offset.tolist() == [0] * 4
+    assert limit.tolist() == [1, 1, np.inf, np.inf] and limit.dtype == np.float32
 
 
 @pytest.mark.bad_input
@@ -68,6 +95,11 @@ def test_filters_keep_what_they_say():
     assert kept(False, True) == [0, 2]
     assert kept(True, False) == [0, 1]
     assert kept(False, False) == [0, 1, 2]
+    judged = replace(table, passed=np.array([[1, 1], [1, 0], [0, 1], [1, 1]], bool))
+    single = np.array([1, 1, 1, 0])  # windows
+    rows = splits.select_episodes(judged, single, False, False, "x", ["one", "two"])
+    assert rows.tolist() == [0] and rows.dtype == np.int64
+    assert splits.select_episodes(table, single, False, False, "x").tolist() == [0, 1, 2]
 
 
 @pytest.mark.bad_input
@@ -77,6 +109,27 @@ def test_no_episode_left_says_why():
         splits.select_episodes(table, table.length, True, True, "/data/x")
     for part in ("none of the 3 episodes of /data/x", "3: without success", "1: no language"):
         assert part in str(error.value)
+
+
+def test_the_split_of_an_episode_is_that_of_every_version():
+    assert splits.episode_hash(3, 7) == 9518160787230353504
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "expected"), [(2, 0.9, 1), (2, 0.1, 1), (10, 0.01, 1)]
+)
+def test_both_sides_have_an_episode(count, fraction, expected):
+    table, rows = index([9] * count, [1] * count, [1] * count, [0] * count), np.arange(count)
+    train, valid = splits.split_validation(table, rows, fraction, "x", [count], rows)
+    assert (len(train), len(valid)) == (count - expected, expected)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("fraction", [0, 1, -0.1])
+def test_a_share_of_nothing_or_everything(fraction):
+    table, rows = index([9] * 4, [1] * 4, [1] * 4, [0] * 4), np.arange(4)
+    with pytest.raises(DataError, match="a share between 0 and 1"):
+        splits.split_validation(table, rows, fraction, "x", [4], rows)
 
 
 @given(st.integers(2, 200), st.floats(0.01, 0.9))

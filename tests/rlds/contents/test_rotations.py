@@ -69,6 +69,16 @@ def test_quaternions_come_with_a_real_part_that_is_not_negative():
     assert convert(plain, "quat_xyzw", "quat_xyzw") is plain
 
 
+def test_half_a_turn_has_one_quaternion():
+    """Both signs are the same rotation, but other numbers for a policy."""
+    halves = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, -1, 0], [0, 1, -1], [1, 0, -1]]
+    for axis in np.array(halves, float):
+        unit = axis / np.linalg.norm(axis)
+        matrix = np.round(2 * np.outer(unit, unit) - np.eye(3)).reshape(1, 9)
+        quaternion = convert(matrix, "matrix", "quat_xyzw")
+        assert np.allclose(quaternion, [[*unit, 0]]), axis
+
+
 def test_lengths_do_not_matter_where_they_mean_nothing():
     one = np.array([[0.1, 0.2, 0.3, 0.4]])
     assert np.allclose(convert(one, "quat_xyzw", "matrix"), convert(7 * one, "quat_xyzw", "matrix"))

@@ -1,0 +1,162 @@
+"""Parts of `robomimic-ddp sweep`: values and names, the journal's end, curves, one training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robomimic_ddp.commands import training_process
+from robomimic_ddp.commands.sweep import journal, new, space, study
+from robomimic_ddp.commands.sweep.worker import Worker
+from robomimic_ddp.config import machine
+from robomimic_ddp.errors import EXIT_REFUSED, UsageError
+from tests.configs import make_config, write_config
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., study.Sweep]:
+    data = tmp_path / "data.hdf5"
+    data.touch()
+    config = write_config(tmp_path / "config.json", make_config("bc", data, tmp_path / "runs"))
+
+    def make_sweep(*words: str, **options: Any) -> study.Sweep:
+        return new.make(tmp_path / "sweep", config, space.parse(words), **options)
+
+    return make_sweep
+
+
+@pytest.mark.parametrize(
+    "key", ["train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume"]
+)
+def test_what_the_sweep_sets_itself_is_refused(key):
+    with pytest.raises(UsageError, match="the sweep sets"):
+        space.parse([f"{key}=a,b"])
+
+
+@pytest.mark.parametrize("word", ["--a=1", "=1", "a"])
+def test_a_word_that_is_not_a_setting(word):
+    with pytest.raises(UsageError, match="expected KEY=VALUE"):
+        space.parse([word])
+
+
+def test_ranges_are_drawn_as_they_are_written():
+    drawn = space.parse(["a=log(1e-5,1e-3)", "b=uniform(-1,2)", "c=int(2,9)"])
+    assert [(of.low, of.high, of.log) for of in drawn.values()] == [
+        (1e-5, 1e-3, True),
+        (-1, 2, False),
+        (2, 9, False),
+    ]
+    with pytest.raises(UsageError, match="two finite numbers"):
+        space.parse(["a=uniform(-1e308,1e308)"])
+
+
+def test_a_grid_has_every_combination_once():
+    values = space.grid(space.parse(["a=1,2", "b=x,y"]))
+    assert [list(map(space.decoded, of.values())) for of in values] == [
+        [1, "x"],
+        [1, "y"],
+        [2, "x"],
+        [2, "y"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"optim.type": "adam", "net.name": "x"}, "optim_adam-net_x"),
+        ({"name": 5, "a.initial": 1 / 3, "b.enabled": True}, "name_5-a_0.3333-b_True"),
+        ({"a": "x" * 500}, "a_" + "x" * 118),
+    ],
+)
+def test_names_of_trials(values, name):
+    assert space.trial_name(12, values) == f"012-{name}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"", b""), (b"a\n", b"a\n"), (b"a\nb\nhal", b"a\nb\n"), (b"hal", b"")]
+)
+def test_half_a_line_at_the_end_of_a_journal_is_removed(before, after, tmp_path):
+    (tmp_path / "journal").write_bytes(before)
+    journal._remove_half_line(tmp_path / "journal")
+    assert (tmp_path / "journal").read_bytes() == after
+
+
+def write_run(trial: study.Trial, name: str, *lines: tuple[int, str, dict]) -> Path:
+    run = trial.folder / name
+    run.mkdir(parents=True)
+    records = [{"epoch": epoch, "phase": phase, "log": log} for epoch, phase, log in lines]
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (run / "history.jsonl").write_text(text)
+    return run
+
+
+@pytest.mark.parametrize(("metric", "best"), [("rollout/Return", 1.5), ("train/Loss", 0.25)])
+def test_a_trial_is_as_good_as_its_best_epoch_over_its_environments(metric, best, make):
+    made = make("train.seed=1", "experiment.rollout.enabled=true", metric=metric)
+    (trial,) = made.trials()
+    assert trial.run() is None and trial.curve() == {}
+    write_run(
+        trial,
+        "20260101",
+        (1, "rollout", {"Return": 1.0}),
+        (1, "rollout", {"Return": 2.0}),
+        (1, "train", {"Loss": 0.25, "Return": 9.0}),
+        (2, "rollout", {"Return": math.nan}),
+        (3, "rollout", {"Return": "failed", "Loss": 0.0}),
+        (4, "train", {"Loss": 0.5}),
+        (4, "rollout", {"Return": 1.25}),
+    )
+    expected = {1: 1.5, 4: 1.25} if metric == "rollout/Return" else {1: 0.25, 4: 0.5}
+    assert trial.curve() == expected
+    assert trial.begin(gpus="3", process=7, host="here").complete() == best
+    again = trial.reread()
+    assert (again.state, again.value, again.worker["gpus"]) == ("complete", best, "3")
+
+
+def test_a_trials_run_is_the_newest_that_was_trained(make):
+    (trial,) = make("train.seed=1").trials()
+    older, newer = write_run(trial, "20260101"), write_run(trial, "20260102")
+    (trial.folder / "notes.txt").touch()
+    assert trial.run() == newer and not trial.is_finished
+    (older / study.RECORD).write_text("{}")
+    assert trial.run() == older and not trial.is_finished
+    (older / study.RECORD).write_text('{"outcome": {}}')
+    assert trial.is_finished
+
+
+def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch):
+    started = []
+    monkeypatch.setattr(training_process, "start", lambda *call: started.append(call))
+    monkeypatch.setattr(machine, "usable_cores", lambda: 13)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    made = make("train.seed=5")
+    (trial,) = made.trials()
+    for ranks, threads in ((1, "6"), (2, "3"), (7, "1")):
+        Worker(made, ["0,1", "2,3"], ranks)._start_training(trial.begin(), "2,3", None)
+        words, _, variables = started.pop()
+        assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
+        assert variables["OMP_NUM_THREADS"] == threads
+        assert ("torch.distributed.run" in words) == (f"--nproc_per_node={ranks}" in words)
+        assert ("torch.distributed.run" in words) == (ranks > 1)
+        assert words[-5:] == [
+            f"load_from={made.directory / study.CONFIG}",
+            "train.seed=5",
+            f'train.output_dir="{trial.folder.parent}"',
+            f'experiment.name="{trial.name}"',
+            'ddp.resume="auto"',
+        ]
+
+
+def test_a_training_that_is_killed_again_and_again_fails(make, capsys):
+    made = make("train.seed=1")
+    program = ["-c", "import os; os.kill(os.getpid(), 9)"]
+    assert Worker(made, [""], program=program, poll=0.01).run() == EXIT_REFUSED
+    output = capsys.readouterr().out
+    assert output.count(": begins on the CPU\n") + output.count(": resumes on the CPU\n") == 4
+    assert output.count(": killed by SIGKILL\n") == 3
+    assert made.trials()[0].error == "killed by SIGKILL"
