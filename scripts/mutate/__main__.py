@@ -74,7 +74,7 @@ GROUPS = {
     " data/rlds/index/normalization": "rlds/contents/test_numbers rlds/contents/test_schemas",
     "data/rlds/order/windows": "data/test_orders_never_change rlds/order/test_window_bounds",
     "commands/evaluate/checkpoints commands/evaluate/record monitoring/records/evaluation": (
-        "evaluate/test_pieces"
+        "evaluate/test_best evaluate/test_pieces"
     ),
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants."""

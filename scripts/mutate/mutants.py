@@ -15,7 +15,10 @@ from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TEXTS = {"__repr__", "describe_share", "_smaller_batch", "_not_called", "_other_model"}
+TEXTS = {
+    *("__repr__", "describe", "describe_share", "_devices", "_smaller_batch", "_not_called"),
+    *("_other_model", "cells", "sentence", "_lost", "_names"),
+}
 """Functions that make a text for people."""
 SAYS = {"print", "say", "start.say", "_other_model", "warnings.warn"}
 NEVER = {"len", "isinstance"}

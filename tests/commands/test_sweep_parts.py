@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp.commands import training_process
+from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, new, space, study
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.config import machine
@@ -137,13 +138,16 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
     made = make("train.seed=5")
     (trial,) = made.trials()
     for ranks, threads in ((1, "6"), (2, "3"), (7, "1")):
-        Worker(made, ["0,1", "2,3"], ranks)._start_training(trial.begin(), "2,3", None)
+        trial = trial.begin()
+        Worker(made, ["0,1", "2,3"], ranks)._start_training(trial, "2,3", None)
         words, _, variables = started.pop()
         assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
         assert variables["OMP_NUM_THREADS"] == threads
         assert ("torch.distributed.run" in words) == (f"--nproc_per_node={ranks}" in words)
         assert ("torch.distributed.run" in words) == (ranks > 1)
-        assert words[-5:] == [
+        assert words[-7:] == [
+            "-m",
+            DOT_LIST_MODULE,
             f"load_from={made.directory / study.CONFIG}",
             "train.seed=5",
             f'train.output_dir="{trial.folder.parent}"',

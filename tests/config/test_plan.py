@@ -93,6 +93,12 @@ def test_every_decision_is_in_the_plan():
     preset = settings.with_preset({"timeout": 5, "precision": "bf16"})
     assert (preset.options.timeout, preset.options.precision) == (77, "bf16")
     assert (preset.sources["timeout"], preset.sources["precision"]) == ("command line", "preset")
+    plan = planned(launched(0, 4))
+    assert (plan.shortening, plan.steps_of(7), plan.steps_text(7)) == (1, 7, "7")
+    plan = planned(launched(0, 3), schedule="samples")
+    assert (plan.steps_text(99), plan.steps_text(100)) == ("33", "33 or 34")
+    several = [planned(launched(0, world)).several_ranks for world in (1, 2)]
+    assert several == [False, True]
     alone = make_plan(PLAIN, resolve({}), **common)
     assert (alone.data_workers, alone.cores, alone.shortening, alone.notes) == (0, 1, 1, ())
 

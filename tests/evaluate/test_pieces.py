@@ -41,6 +41,7 @@ META_OF_DATASET = {**META, "lang": "dummy"}
 def test_the_interval_is_wilsons(successes, episodes, low, high):
     """Expected values of statsmodels' proportion_confint(method="wilson")."""
     assert record.wilson(successes, episodes) == pytest.approx((low, high), abs=1e-4)
+    assert record.wilson(20, 20)[1] == 1  # with rounding it would be larger
 
 
 def write(path: Path, epoch: int | None = 7, weight: float = 0.0, **changes) -> Path:

@@ -1,0 +1,108 @@
+"""The best checkpoint of an evaluation: what counts in the record, and epochs that are due."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.commands.evaluate import checkpoints, record
+from robomimic_ddp.monitoring.records import evaluation
+
+SUCCESS = evaluation.SUCCESS
+
+
+def checkpoint(run: Path, epoch: int, **config: object) -> checkpoints.Checkpoint:
+    """A checkpoint whose file has its epoch's name."""
+    shown = f"models/{epoch}.pth"
+    (run / "models").mkdir(exist_ok=True)
+    (run / shown).write_text(str(epoch))
+    return checkpoints.Checkpoint(shown, (shown, 1, 1), epoch, f"weights {epoch}", (), config)
+
+
+def best_after(run: Path, epoch: int, episodes: int = 10, **rates: float | None) -> str | None:
+    """The link after a result for each environment of `rates`; None: of no success."""
+    evaluated = checkpoint(run, epoch)
+    common = {"kind": "result", "epoch": epoch, "weights": evaluated.weights}
+    for env, rate in rates.items():
+        log = {"Return": 1.0} if rate is None else {SUCCESS: rate}
+        result = {"env": env, "episodes": episodes, "checkpoint": "a", "interval": None, "log": log}
+        evaluation.append(run, {**common, **result})
+    record.link_best(run, evaluated, run / "copy.pth")
+    best = run / checkpoints.BEST_SUCCESS
+    return os.readlink(best) if best.is_symlink() else None
+
+
+def test_the_best_has_the_largest_mean_over_its_environments(tmp_path):
+    assert best_after(tmp_path, 1, lift=None) is None
+    assert best_after(tmp_path, 2, lift=0.9, stack=0.1) == "models/2.pth"
+    assert best_after(tmp_path, 3, lift=0.6, stack=0.6) == "models/3.pth"
+    assert best_after(tmp_path, 4, lift=0.5, stack=0.6, turn=0.6) == "models/3.pth"
+    assert best_after(tmp_path, 5, lift=None) == "models/3.pth"
+
+
+def test_results_of_less_than_half_the_episodes_do_not_count(tmp_path):
+    best_after(tmp_path, 1, lift=0.5)
+    assert best_after(tmp_path, 2, episodes=4, lift=1.0) == "models/1.pth"
+    assert best_after(tmp_path, 3, episodes=5, lift=0.9) == "models/3.pth"
+    assert best_after(tmp_path, 4, lift=0.8) == "models/3.pth"
+
+
+def test_the_newest_result_counts_and_lines_of_episodes_do_not(tmp_path):
+    best_after(tmp_path, 2, lift=0.9)
+    episode = {"kind": "episode", "epoch": 2, "weights": "weights 2", "env": "lift", "episode": 0}
+    evaluation.append(tmp_path, {**episode, "log": {SUCCESS: 1.0}})
+    best_after(tmp_path, 2, lift=0.3)
+    assert best_after(tmp_path, 1, lift=0.4) == "models/1.pth"
+    results = evaluation.results(tmp_path)
+    assert [(line["epoch"], line["log"][SUCCESS]) for line in results] == [(1, 0.4), (2, 0.3)]
+    assert [line["phase"] for line in evaluation.as_rollouts(tmp_path)] == ["rollout"] * 2
+
+
+def test_a_cut_line_is_removed_and_other_lines_stay(tmp_path):
+    evaluation.drop_cut_line(tmp_path)
+    assert evaluation.read(tmp_path) == []
+    path = tmp_path / evaluation.FILE_NAME
+    for content, left in (("a\nb\n", "a\nb\n"), ("a\nb", "a\n"), ("a", "")):
+        path.write_text(content)
+        evaluation.drop_cut_line(tmp_path)
+        assert path.read_text() == left
+
+
+@pytest.mark.bad_input
+def test_a_best_that_cannot_be_written_leaves_nothing(tmp_path, capsys):
+    (tmp_path / checkpoints.BEST_SUCCESS / "full").mkdir(parents=True)
+    assert best_after(tmp_path, 1, lift=0.5) is None
+    assert "best_success.pth could not be written" in capsys.readouterr().err
+    names = {"models", evaluation.FILE_NAME, checkpoints.BEST_SUCCESS}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_result_has_the_means_of_its_episodes():
+    same = {"epoch": 3, "weights": "w", "env": "lift"}
+    episodes = [{**same, "log": {SUCCESS: rate, "Return": 4 * rate}} for rate in (0.0, 1.0, 0.5)]
+    result = record.result(episodes)
+    assert result["log"] == {SUCCESS: 0.5, "Return": 2.0}
+    assert result["interval"] == record.wilson(1.5, 3)
+    expected = {**same, "kind": "result", "episodes": 3}
+    assert {name: result[name] for name in expected} == expected
+    assert record.result([{**same, "log": {"Return": 1.0}}])["interval"] is None
+
+
+@pytest.mark.parametrize(
+    ("rollout", "due"),
+    [
+        ({"rate": 30, "warmstart": 60}, [90, 120]),
+        ({"rate": 0, "warmstart": 60}, [61, 90, 120]),
+        ({"rate": True}, [1, 30, 60, 61, 90, 120]),
+        ({}, [1, 30, 60, 61, 90, 120]),
+    ],
+)
+def test_epochs_that_training_would_play(rollout, due, tmp_path):
+    epochs = (0, 1, 30, 60, 61, 90, 120)
+    config = {"experiment": {"rollout": rollout}, "train": {"num_epochs": 90}}
+    found = [checkpoint(tmp_path, epoch, **config) for epoch in epochs]
+    assert [one.epoch for one in found if one.is_due] == due
+    assert [one.epoch for one in found if one.is_last_epoch] == [90, 120]
+    assert not checkpoint(tmp_path, 5, train={}).is_last_epoch
