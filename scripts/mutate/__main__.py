@@ -70,8 +70,10 @@ GROUPS = {
     "commands/sweep/space commands/sweep/new commands/sweep/study commands/sweep/journal"
     " commands/sweep/worker": "commands/test_sweep_parts commands/test_sweep",
     "data/rlds/schema/rotations": "rlds/contents/test_rotations",
-    "data/rlds/schema/filters data/rlds/schema/job_config data/rlds/index/splits"
-    " data/rlds/index/normalization": "rlds/contents/test_numbers rlds/contents/test_schemas",
+    "data/rlds/index/splits data/rlds/index/normalization data/rlds/index/statistics": (
+        "rlds/contents/test_numbers"
+    ),
+    "data/rlds/schema/filters": "rlds/contents/test_schemas",
     "data/rlds/order/windows": "data/test_orders_never_change rlds/order/test_window_bounds",
     "commands/evaluate/checkpoints commands/evaluate/record monitoring/records/evaluation": (
         "evaluate/test_best evaluate/test_pieces"

@@ -97,8 +97,7 @@ def test_every_decision_is_in_the_plan():
     assert (plan.shortening, plan.steps_of(7), plan.steps_text(7)) == (1, 7, "7")
     plan = planned(launched(0, 3), schedule="samples")
     assert (plan.steps_text(99), plan.steps_text(100)) == ("33", "33 or 34")
-    several = [planned(launched(0, world)).several_ranks for world in (1, 2)]
-    assert several == [False, True]
+    assert [planned(launched(0, n)).several_ranks for n in (1, 2)] == [False, True]
     alone = make_plan(PLAIN, resolve({}), **common)
     assert (alone.data_workers, alone.cores, alone.shortening, alone.notes) == (0, 1, 1, ())
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.data.rlds.index import normalization, splits
-from robomimic_ddp.data.rlds.index.statistics import Index, Moments
+from robomimic_ddp.data.rlds.index import normalization, splits, statistics
+from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index, Moments
 from robomimic_ddp.data.rlds.schema.job_config import normalization_method
 from robomimic_ddp.errors import ConfigError, DataError
 
@@ -162,3 +162,69 @@ def test_validation_needs_two_episodes():
     table = index([9], [1], [1], [0])
     with pytest.raises(DataError, match="one each"):
         splits.split_validation(table, np.array([0]), 0.1, "x", [1], np.array([0]))
+
+
+def statistics_of(values):
+    mean = values.mean(0)
+    sums = {"mean": mean, "sqdiff": ((values - mean) ** 2).sum(0)}
+    return {"n": len(values), **sums, "min": values.min(0), "max": values.max(0)}
+
+
+def require_equal(stats, values):
+    for name, expected in statistics_of(values).items():
+        assert name == "n" or stats[name].shape == (1, values.shape[1])
+        assert np.allclose(stats[name], expected, rtol=1e-12), name
+
+
+def test_statistics_of_episodes_merge_to_those_of_all_their_steps():
+    random = np.random.RandomState(0)
+    episodes = [random.normal(size=(length, 3)) + 5 for length in (4, 1, 7, 2)]
+    lengths = np.array([len(values) for values in episodes])
+    table = Moments(*map(np.stack, zip(*map(statistics.moments, episodes))))
+    require_equal(table.merged(lengths, np.array([0, 2])), np.concatenate(episodes[::2][:2]))
+    parts = [table.merged(lengths, np.array(rows)) for rows in ([0, 1], [2], [3])]
+    require_equal(statistics.merged_statistics(parts), np.concatenate(episodes))
+    assert [part["n"] for part in parts] == [5, 7, 2], "the parts stay as they were"
+    mean, sqdiff, low, high = statistics.moments(np.zeros((0, 2), np.float32))
+    assert [*mean, *sqdiff, *low, *high] == [0, 0, 0, 0, *[np.inf] * 2, *[-np.inf] * 2]
+    assert statistics.moments(np.array([[2.0**24], [1]], np.float32))[0] == 2.0**23 + 0.5
+
+
+def test_sampled_steps_are_evenly_spread():
+    for length, steps in ((16, range(1, 16, 2)), (3, [0, 0, 0, 1, 1, 2, 2, 2]), (1, [0] * 8)):
+        sampled = statistics.sampled_steps(np.arange(2.0 * length).reshape(length, 2))
+        assert sampled.dtype == np.float32
+        assert sampled.tolist() == [[2.0 * step, 2.0 * step + 1] for step in steps]
+    none = statistics.sampled_steps(np.zeros((0, 2)))
+    assert none.tolist() == [[0, 0]] * QUANTILE_STEPS and none.dtype == np.float32
+
+
+def test_quantiles_weigh_episodes_by_their_steps():
+    table = index([1, 3, 90], [1] * 3, [1] * 3, [0] * 3)
+    sampled = np.random.RandomState(0).normal(size=(3, QUANTILE_STEPS, 2)).astype(np.float32)
+    rows, at = np.array([0, 1]), (0.0, 0.01, 0.25, 0.5, 0.99, 1.0)
+    found = replace(table, sampled=sampled).action_quantiles(rows, at)
+    for column in range(2):
+        values = sorted([*sampled[0, :, column], *np.repeat(sampled[1, :, column], 3)])
+        places = [max(0, int(np.ceil(32 * share)) - 1) for share in at]
+        assert found[:, column].tolist() == [values[place] for place in places]
+
+
+def test_indices_of_files_are_joined_in_file_order():
+    parts = [
+        index([5, 6], [1, 1], [1, 0], [2, 0]),
+        index([], [], [], []),
+        index([7], [0], [1], [1]),
+    ]
+    parts[0] = replace(parts[0], offset=np.array([9, 8]))
+    parts[0] = statistics.merged([parts[0], replace(parts[0], offset=np.array([3, 2]))])
+    table = statistics.merged(parts)
+    assert table.file.tolist() == [0, 0, 1, 2, 2] and table.offset.tolist() == [2, 8, 0, 3, 9]
+    assert table.length.tolist() == [6, 6, 7, 5, 5] and table.actions.mean.shape == (5, 1)
+    assert len(statistics.merged([parts[1], parts[1]]).length) == 0
+
+
+def test_instructions_are_the_distinct_ones_of_the_rows():
+    table = replace(index([1] * 3, [1] * 3, [1] * 3, [0] * 3), texts=np.array(
+        [b"go\x1eback", b"stop", b"go\x1ea\xff"], object))  # fmt: skip
+    assert table.instructions(np.array([0, 2])) == ["a\ufffd", "back", "go"]

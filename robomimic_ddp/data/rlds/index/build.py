@@ -154,7 +154,7 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
     names = {*step_features_read(fields, False), *fields.judged}
     parse = EpisodeParser(source.features, sorted(names))
 
-    def describe(serialized: bytes) -> tuple:
+    def row_of(serialized: bytes) -> tuple:
         episode = parse(serialized)
         parts = (*fields.actions.values(), *fields.low_dim.values())
         lengths = {part.source: len(episode[part.source]) for part in parts}
@@ -173,4 +173,4 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
         known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 
-    return describe
+    return row_of
