@@ -81,9 +81,9 @@ def test_every_decision_is_in_the_plan():
     options = resolve({"accumulate": 2, "timeout": 77, "workers": "auto", "schedule": "samples"},
                       file={"lr_scaling": "sqrt"})  # fmt: skip
     common = {"visible_gpus": 4, "use_cuda": True, "batch_size": 16}
-    plan = make_plan(env, options, workers=3, cores=12, epoch_steps=16, **common)
+    plan = make_plan(env, options, workers=3, cores=14, epoch_steps=16, **common)
     assert plan == RunPlan(
-        "ddp", 5, 8, 1, "cuda:1", CUDA, 77, 16, 16, 256, "sqrt", 4, 4, 2, 12, (), 2, "samples"
+        "ddp", 5, 8, 1, "cuda:1", CUDA, 77, 16, 16, 256, "sqrt", 4, 4, 2, 14, (), 2, "samples"
     )
     assert (plan.shortening, plan.steps_of(16), plan.steps_of(8, 2)) == (16, 1, 0)
     settings = Settings.of(options, plan, 3)

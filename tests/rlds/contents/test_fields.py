@@ -1,0 +1,196 @@
+"""What a schema means for the features of a dataset, and the numbers that it makes of steps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values, split_by_key
+from robomimic_ddp.data.rlds.schema.features import place_of, step_features
+from robomimic_ddp.data.rlds.schema.fields import Fields, Part, available_keys, find_fields
+from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, parse_schema
+from robomimic_ddp.errors import ConfigError, DataError
+
+
+class Tensor:
+    """A feature of tensorflow-datasets, which knows its classes by their names."""
+
+    def __init__(self, *shape, dtype=np.float32):
+        self.shape, self.np_dtype = shape, dtype
+
+
+class Image(Tensor):
+    pass
+
+
+class Text(Tensor):
+    pass
+
+
+STEPS = {
+    "observation": {
+        "image": Image(4, 5, 3, dtype=np.uint8),
+        "depth": Image(4, 5, 1, dtype=np.uint8),
+        "state": Tensor(8),
+        "grid": Tensor(2, 3),
+        "pose": Tensor(7),
+        "ragged": Tensor(None),
+    },
+    "action": Tensor(7),
+    "gripper": Tensor(dtype=np.int64),
+    "done": Tensor(dtype=np.bool_),
+    "text": Text(dtype=object),
+}
+FEATURES = {
+    "steps": SimpleNamespace(feature=STEPS),
+    "episode_metadata": {"robot": Text(dtype=object), "works": Tensor(dtype=np.bool_)},
+}
+TREE = {
+    "cameras": {"front": "observation.image"},
+    "states": {
+        "joints": {"feature": "observation.state", "columns": [1, 4], "of": 8},
+        "turn": {
+            "feature": "observation.pose",
+            "columns": [3, 7],
+            "rotation": {"from": "quat_xyzw", "to": "rot_6d"},
+        },
+        "lost": {"feature": "observation.lost", "optional": True},
+    },
+    "actions": {"move": {"feature": "action", "columns": [0, 6]}, "grip": "gripper"},
+    "language": {"feature": "text", "optional": True},
+    "success": {"feature": "done", "equals": True},
+    "filters": [
+        {"feature": "episode_metadata.robot", "matches": "arm.*"},
+        {"feature": "episode_metadata.lost", "equals": 1, "optional": True},
+        {"feature": "text", "contains": "a", "optional": True},
+    ],
+    "suggested": {"cameras": ["front"]},
+}
+TURN = ("quat_xyzw", "rot_6d")
+STATE = {"feature": "observation.state"}
+TURNED = {"feature": "observation.pose", "rotation": {"from": "quat_xyzw", "to": "matrix"}}
+
+
+def found(observations, images=("front",), actions=("move", "grip"), **changes):
+    schema = parse_schema({**TREE, **changes}, "mine")
+    return find_fields(FEATURES, "HERE", observations, images, actions, schema)
+
+
+def test_a_schema_is_what_its_file_says():
+    assert parse_schema(TREE, "mine") == Schema(
+        "mine",
+        cameras={"front": Entry("observation.image")},
+        states={
+            "joints": Entry("observation.state", (1, 4), None, 8),
+            "turn": Entry("observation.pose", (3, 7), TURN),
+            "lost": Entry("observation.lost", optional=True),
+        },
+        actions={"move": Entry("action", (0, 6)), "grip": Entry("gripper")},
+        language=Entry("text", optional=True),
+        success=Filter("done", "equals", True),
+        filters=(
+            Filter("episode_metadata.robot", "matches", "arm.*"),
+            Filter("episode_metadata.lost", "equals", 1, True),
+            Filter("text", "contains", "a", True),
+        ),
+        suggested={"cameras": ["front"]},
+    )
+    assert parse_schema(None, "x") == Schema("x", {}, {}, {}, None, None)
+
+
+def test_what_is_read_of_a_dataset():
+    fields = found(["front", "joints", "turn", "grid", "gripper"])
+    assert fields == Fields(
+        images={"front": "observation/image"},
+        low_dim={
+            "joints": Part("observation/state", 1, 4),
+            "turn": Part("observation/pose", 3, 7, TURN),
+            "grid": Part("observation/grid", 0, 6),
+            "gripper": Part("gripper", 0, 1),
+        },
+        low_dim_shapes={"joints": (3,), "turn": (6,), "grid": (2, 3), "gripper": (1,)},
+        actions={"move": Part("action", 0, 6), "grip": Part("gripper", 0, 1)},
+        language="text",
+        success=Filter("done", "equals", True),
+        filters=(
+            Filter("episode:episode_metadata/robot", "matches", "arm.*"),
+            Filter("text", "contains", "a", True),
+        ),
+    )
+    assert fields.action_size == 7
+    assert fields.judged == ("episode:episode_metadata/robot", "text", "done")
+    bare = found(["front"], language=None, success=None, filters=[])
+    assert (bare.language, bare.success, bare.filters, bare.judged) == (None, None, (), ())
+    assert found([], language={"feature": "lost", "optional": True}).language is None
+    by_name = found([], actions=["actions", "gripper"])
+    assert by_name.actions == {"actions": Part("action", 0, 7), "gripper": Part("gripper", 0, 1)}
+    steps = step_features(FEATURES, "x")
+    known = parse_schema(TREE, "mine")
+    assert available_keys(known.observations, steps) == ["front", "joints", "turn"]
+    assert place_of("observation.state", steps) == place_of("observation/state", steps)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("observations", "images", "actions", "changes", "message"),
+    [
+        (["ragged"], [], [], {}, "fixed shape"),
+        (["text"], [], [], {}, "needs numbers of a fixed shape"),
+        (["lost"], [], [], {}, "does not contain 'lost'"),
+        ([], [], ["observation/grid"], {}, "does not contain the action"),
+        (["depth"], ["depth"], [], {}, "'depth' is a camera"),
+        ([], [], [], {"actions": {"a": "lost"}}, "actions.a: `lost` is not there"),
+        ([], [], [], {"language": "gripper"}, "one text a step"),
+        ([], [], [], {"success": {"feature": "gripper", "equals": "1"}}, "which is a number"),
+        ([], [], [], {"success": {"feature": "observation.state", "equals": 1}}, "of shape"),
+        ([], [], [], {"states": {"a": TURNED}}, "gives 7. Name its `columns`"),
+        ([], [], [], {"states": {"a": {**STATE, "columns": [0, 9]}}}, "at least 9"),
+        ([], [], [], {"states": {"a": {**STATE, "of": 9}}}, "expects 9"),
+    ],
+)
+def test_what_does_not_fit_is_refused(observations, images, actions, changes, message):
+    schema = parse_schema({**TREE, **changes}, "mine")
+    with pytest.raises(DataError, match=message):
+        find_fields(FEATURES, "HERE", observations, images, actions, schema)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"feature": "x", "columns": [0, 1, 2]},
+        {"feature": "x", "columns": [-1, 2]},
+        {"feature": "x", "columns": [True, 2]},
+        {"feature": "x", "columns": 3},
+        {"feature": "x", "of": 0},
+        {"feature": "x", "of": 7.0},
+        {"feature": ""},
+        {"columns": [0, 3]},
+        {"feature": "x", "rotation": {"from": "quat_xyzw"}},
+    ],
+    ids=str,
+)
+def test_an_entry_that_means_nothing_is_refused(state):
+    with pytest.raises(ConfigError, match="states.a"):
+        parse_schema({"states": {"a": state}}, "mine")
+
+
+def test_the_numbers_of_a_part_and_of_actions():
+    half = np.sqrt(0.5)
+    steps = {
+        "a": np.arange(12, dtype=np.float64).reshape(2, 2, 3),
+        "turn": np.array([[9, 0, 0, half, half], [9, 0, 0, 0, 1]]),
+        "whole": np.array([[0, 0, 0, 2]], np.int64),
+    }
+    parts = {"x": Part("a", 1, 4), "y": Part("turn", 1, 5, ("quat_xyzw", "axis_angle"))}
+    actions = action_vectors(steps, parts)
+    assert actions.dtype == np.float32 and parts["y"].size == 3
+    expected = [[1, 2, 3, 0, 0, np.pi / 2], [7, 8, 9, 0, 0, 0]]
+    assert np.allclose(actions, expected, atol=1e-6)
+    by_key = split_by_key(actions, parts)
+    assert [*by_key] == ["x", "y"] and np.array_equal(by_key["x"], actions[:, :3])
+    assert np.array_equal(by_key["y"], actions[:, 3:])
+    of_integers = part_values(steps, Part("whole", 0, 4, ("quat_xyzw", "euler_xyz")))
+    assert of_integers.tolist() == [[0, 0, 0]]
