@@ -15,6 +15,7 @@ from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.partition import Pieces
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.window_table import PassPlans, WindowTable
 from robomimic_ddp.data.sampling import order_of, train_loader
 
 UNIFORM, WEIGHTED = [2, 1, 3, 6, 0, 5, 7, 4], [1, 1, 0, 3, 3, 3, 3, 3]
@@ -108,6 +109,39 @@ def test_windows_of_an_rlds_run(part, rank):
     for taken in (0, 1, 9):
         arrays += vars(plan.block(plan.block_of(taken), taken)).values()
     assert (digest(plan.first_key, *arrays), plan.digest()[:12]) == RUN[part, rank]
+
+
+TABLE = WindowTable(
+    FILES, np.arange(10) * 100, WINDOWS, np.minimum(WINDOWS, 4), np.cumsum(WINDOWS) - WINDOWS
+)
+
+
+def indices(plan):
+    return plan.index(np.arange(plan.pieces.windows))
+
+
+def test_what_ranks_read_of_a_table():
+    made = TABLE.schedule(11, 1, [(Segment(2, 3, 4), 0)])
+    plans = PassPlans(TABLE, made, 1)
+    found = [digest(indices(plans(part)), [plans(part).first_key]) for part in (0, 1, 2)]
+    assert (TABLE.digest(), found) == ("", [])
+    assert plans(2) is plans(2) and plans(1) is plans(1) and plans(2) is plans(2)
+    read = np.concatenate([indices(PassPlans(TABLE, made, rank)(0)) for rank in (0, 1)])
+    assert len(set(read.tolist())) == len(read) > 20
+
+
+@pytest.mark.parametrize(("most", "count"), [(None, 60), (60, 60), (999, 60), (25, 25), (1, 1)])
+def test_validation_reads_windows_spread_over_the_episodes(most, count):
+    plans = [TABLE.valid_plan(rank, 3, most, buffer=5) for rank in range(3)]
+    read = np.concatenate([indices(plan) for plan in plans])
+    assert len(read) == count and np.all(np.diff(read) > 0)
+    of_episode = np.bincount(np.searchsorted(np.cumsum(WINDOWS), read, "right"), minlength=10)
+    assert np.all(np.abs(of_episode - WINDOWS * count / 60) < 1)
+    assert [plan.pieces.windows for plan in plans] == [
+        count * (rank + 1) // 3 - count * rank // 3 for rank in range(3)
+    ]
+    if most == 25:
+        assert digest(read) == ""
 
 
 def test_no_two_ranks_or_passes_are_shuffled_alike():
