@@ -248,7 +248,6 @@ def run_child(apply: Callable, items: list, processor: int, writer: int) -> None
 
 def prepare() -> None:
     """What all processes share."""
-    import optuna.storages.journal
     import robomimic.utils.train_utils  # noqa: F401  (each takes seconds)
     import torch
 

@@ -124,7 +124,8 @@ def test_what_ranks_read_of_a_table():
     made = TABLE.schedule(11, 1, [(Segment(2, 3, 4), 0)])
     plans = PassPlans(TABLE, made, 1)
     found = [digest(indices(plans(part)), [plans(part).first_key]) for part in (0, 1, 2)]
-    assert (TABLE.digest(), found) == ("", [])
+    assert found == ["243b6d65f515", "de4df893e6c3", "81dec6d84c18"]
+    assert TABLE.digest() == "6d19f30945546308", "saved positions name it"
     assert plans(2) is plans(2) and plans(1) is plans(1) and plans(2) is plans(2)
     read = np.concatenate([indices(PassPlans(TABLE, made, rank)(0)) for rank in (0, 1)])
     assert len(set(read.tolist())) == len(read) > 20
@@ -141,7 +142,7 @@ def test_validation_reads_windows_spread_over_the_episodes(most, count):
         count * (rank + 1) // 3 - count * rank // 3 for rank in range(3)
     ]
     if most == 25:
-        assert digest(read) == ""
+        assert digest(read) == "f3e9dea421a3"
 
 
 def test_no_two_ranks_or_passes_are_shuffled_alike():
