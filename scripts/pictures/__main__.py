@@ -30,6 +30,7 @@ from scripts.demo import simulator
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT
 from scripts.notebooks import STAMP
+from scripts.pictures.diagrams import draw_all
 from scripts.pictures.stage import Stage
 from scripts.pictures.terminal import BLUE, COLUMNS, IMAGES, command_line, draw_terminal, shrink
 
@@ -205,6 +206,11 @@ def _lit() -> Iterable[None]:
             setattr(simulator, name, colour)
 
 
+def draw_diagrams(stage: Stage) -> None:
+    """Boxes and arrows for pages about what no command prints."""
+    draw_all()
+
+
 PICTURES: dict[str, Callable[[Stage], None]] = {
     "pass": draw_pass,
     "apply": draw_apply,
@@ -215,6 +221,7 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "bench": draw_bench,
     "curves": draw_curves,
     "evaluate": draw_evaluate,
+    "diagrams": draw_diagrams,
 }
 
 
