@@ -124,10 +124,10 @@ def draw_plan(stage: Stage) -> None:
 def draw_watch(stage: Stage) -> None:
     """`watch`: both ranks train; then one of them does not answer."""
     _ = stage.two_ranks
-    shown: list[Any] = [command_line("robomimic-ddp watch runs/demo/" + STAMP), ""]
-    for beats in stage.screens:
-        at = [{**one, "time": time.time() - one["seen"]} for one in beats]
-        shown += [watch.Screen(at), ""]
+    shown: list[Any] = [command_line("robomimic-ddp watch runs/two_ranks/" + STAMP), ""]
+    for screen in stage.screens:
+        at = [{**one, "time": time.time() - one["seen"]} for one in screen.beats]
+        shown += [watch.Screen(at, summary=screen.summary), ""]
     shown[4:4] = [Text("... and after one rank has been suspended:", style=GREY), ""]
     draw_terminal("watch", "robomimic-ddp watch", Group(*shown[:-1]))
 
