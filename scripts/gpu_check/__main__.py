@@ -38,8 +38,9 @@ def outcome(check: Check, machine: Machine) -> tuple[str, str]:
     try:
         machine.time_left(1.0)
         return "ok", check.run(machine)
-    except OutOfTime:
-        return "skip", "the budget was spent before its end"
+    except OutOfTime as spent:
+        found = f"; until then: {spent}" if str(spent) else ""
+        return "skip", f"the budget was spent before its end{found}"
     except Failed as failed:
         return "FAIL", str(failed)
     except Exception as error:  # one check that breaks hides no other

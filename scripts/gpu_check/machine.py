@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 class OutOfTime(Exception):
-    """The budget is spent."""
+    """The budget is spent; the text: what was found until then."""
 
 
 class Trained:
@@ -64,11 +64,13 @@ class Machine:
         self.folder, self.gpus, self.cpu, self._jobs = folder, gpus, cpu, 0
         self.deadline = time.monotonic() + seconds
 
-    def time_left(self, wanted: float) -> float:
-        """Seconds that a job may take: `wanted`, or what is left. Raises OutOfTime if it is 0."""
+    def time_left(self, wanted: float, found: str = "") -> float:
+        """Seconds that a job may take: `wanted`, or what is left. Raises OutOfTime(found) if it is
+        0.
+        """
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise OutOfTime()
+            raise OutOfTime(found)
         return min(wanted, left)
 
     @cached_property

@@ -11,6 +11,7 @@ from scripts.gpu_check.checks import (
     ROUNDED,
     check,
     distance,
+    each,
     near,
 )
 from scripts.gpu_check.machine import (
@@ -74,7 +75,6 @@ def controls(machine: Machine) -> str:
 @check()
 def waits_of_a_step(machine: Machine) -> str:
     """Each wait within the host's own `run_epoch` is an error; numbers read back are counted."""
-    lines = []
     cases: dict[str, tuple[tuple[str, ...], str]] = {
         "states": ((), "diffusion_policy"),
         "camera": ((), IMAGES),
@@ -83,13 +83,15 @@ def waits_of_a_step(machine: Machine) -> str:
     }
     if importlib.util.find_spec("tensorflow_datasets") is not None:
         cases["RLDS"] = (), RLDS
-    for name, (given, variant) in cases.items():
+
+    def most(name: str) -> str:
+        given, variant = cases[name]
         (report,) = machine.train(*given, variant=variant, fault="strict").reports
-        most = max(report["reads"])
-        if not (machine.cpu or 1 <= most <= MOST_WAITS):
-            raise Failed(f"{name}: numbers read back in each step: {report['reads']}")
-        lines.append(f"{name} {most}")
-    return f"each for a number that is read, at most: {', '.join(lines)}"
+        if not (machine.cpu or 1 <= max(report["reads"]) <= MOST_WAITS):
+            raise Failed(f"numbers read back in each step: {report['reads']}")
+        return f"{max(report['reads'])}"
+
+    return f"each for a number that is read, at most: {each(cases, most)}"
 
 
 @check()
@@ -100,13 +102,14 @@ def one_rank_over_nccl(machine: Machine) -> str:
 
 @check()
 def bench_step(machine: Machine) -> str:
-    """The ratio to the unedited host: on a GPU at the default size, in fp32, over NCCL, in TF32,
-    bf16, compiled, and with CUDA graphs; what `preset=max` should choose is read from the last two.
+    """On a GPU at the default size with two cameras, in fp32, over NCCL, in TF32 and bf16, then
+    compiled, and with CUDA graphs: steps/s, memory, the GPU's busy time and graph breaks, and the
+    ratios to the unedited host. What `preset=max` should choose is read from the last two.
     """
-    words = ["--rounds", "3", "--batch", "64", "--device", "cuda"]
+    words = ["--rounds", "3", "--batch", "64", "--cameras", "2", "--device", "cuda"]
     if machine.cpu:
         words = ["--rounds", "2", "--batch", "4", "--down-dims", "64,128", "--device", "cpu"]
-    return benched(machine, "step", *words, shown=" times the samples/s of ")
+    return benched(machine, "step", *words)
 
 
 def comparable(option: str) -> str:
@@ -119,28 +122,31 @@ def comparable(option: str) -> str:
 @check()
 def options(machine: Machine) -> str:
     bases: dict[str, Trained] = {}
-    lines = []
-    for option, bound in OPTIONS.items():
-        if machine.cpu and "compile" in option:
-            continue  # minutes of C++ on a CPU; tests/e2e/hosts/test_compiled.py has it
+
+    def compared(option: str) -> str:
         variant = comparable(option)
         if variant not in bases:
             bases[variant] = machine.train(variant=variant)
         trained = machine.train(option, variant=variant, timeout=400.0)
-        lines.append(f"{option} {near(bases[variant], trained, bound, option):.1g}")
+        return f"{near(bases[variant], trained, OPTIONS[option]):.1g}"
+
+    # A CPU would take minutes for C++; tests/e2e/hosts/test_compiled.py has it.
+    tried = [option for option in OPTIONS if not (machine.cpu and "compile" in option)]
+    found = each(tried, compared)
     # Micro-batches draw other numbers; tests/parity shows that they are one batch's step.
     machine.train("accumulate=2", changes={"train": {"batch_size": BATCH // 2}})
-    return f"{', '.join(lines)}, accumulate=2 trained"
+    return f"{found}, accumulate=2 trained"
 
 
 @check()
 def other_algorithms(machine: Machine) -> str:
     """The unedited host against `fast`."""
-    lines = []
-    for variant in OTHERS:
+
+    def compared(variant: str) -> str:
         host = machine.train(host=machine.plain, variant=variant)
-        lines.append(f"{variant} within {near(host, machine.train(variant=variant)):.2g}")
-    return ", ".join(lines)
+        return f"within {near(host, machine.train(variant=variant)):.2g}"
+
+    return each(OTHERS, compared)
 
 
 @check()
@@ -192,18 +198,22 @@ def ended(trained: Trained, limit: float, *words: str) -> str:
 @check()
 def epoch_end(machine: Machine) -> str:
     """The pause between epochs, against the unedited host's."""
-    return benched(machine, "epoch_end", "--quick", last=4)
+    device = [] if machine.cpu else ["--device", "cuda"]
+    return benched(machine, "epoch_end", "--quick", *device)
 
 
-def benched(machine: Machine, name: str, *words: str, shown: str = "", last: int = 0) -> str:
-    """The lines with `shown` that a benchmark prints, all or the `last` ones."""
-    seconds = machine.time_left(400.0)
-    result = python(None, f"scripts.bench.{name}", *words, added=machine.seen(1), timeout=seconds)
-    machine.time_left(seconds)
+def benched(machine: Machine, name: str, *words: str) -> str:
+    """The tables that a benchmark prints. Raises Failed or OutOfTime with those that it has printed
+    until then.
+    """
+    more = {"added": {**machine.seen(1), "PYTHONUNBUFFERED": "1"}}
+    more["timeout"] = machine.time_left(400.0)
+    result = python(None, f"scripts.bench.{name}", *words, **more)
+    tables = "\n      ".join(["", *result.stdout.strip().splitlines()])
     if result.returncode:
-        raise Failed(end_of(result))
-    lines = [line for line in result.stdout.strip().splitlines() if shown in line]
-    return " / ".join(lines[-last:])
+        machine.time_left(1.0, tables)
+        raise Failed(f"{end_of(result)}{tables}")
+    return tables
 
 
 @check()

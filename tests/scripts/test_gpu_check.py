@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scripts.gpu_check import machine, one_gpu, several_gpus
+from scripts.gpu_check import checks, machine, one_gpu, several_gpus
+from scripts.gpu_check.__main__ import outcome
+from scripts.gpu_check.machine import Failed, OutOfTime
 from tests.gpu.job import uuids_of
 from tests.hosts import Result
 
@@ -59,3 +63,34 @@ def test_what_is_compiled_is_compared_without_crops(module, check, monkeypatch):
     compiled = [pair for pair in pairs if {"preset=max", "compile=true"} & {*pair[1][0]}]
     assert compiled and all(base == ((), machine.IMAGES) for base, _ in compiled)
     assert all(base[1] == trained[1] for base, trained in pairs)
+
+
+@pytest.mark.parametrize("kind, prefix", [(Failed, "FAIL"), (OutOfTime, "skip")])
+def test_what_was_found_before_is_not_lost(kind, prefix):
+    """Of the parts that ended before the budget, or that another one's failure came before."""
+
+    def run(part):
+        if part == "b":
+            raise kind("of b")
+        return "well"
+
+    def check(_):
+        return checks.each("abc", run)
+
+    plan = checks.Check("letters", check, 1, ())
+    state, found = outcome(plan, machine.Machine(Path(), [], True))
+    assert state == prefix and "a well" in found
+    assert ("c well" in found and "b FAILED: of b" in found) is (kind is Failed)
+
+
+@pytest.mark.parametrize("timed_out, kind", [(True, OutOfTime), (False, Failed)])
+def test_tables_of_a_benchmark_that_is_cut_off_are_shown(timed_out, kind, monkeypatch):
+    here = machine.Machine(Path(), [], True, 60.0)
+
+    def cut_off(*_, **__):
+        here.deadline -= 60.0 * timed_out
+        return Result(1, "the first table", "", (), timed_out, 0.0)
+
+    monkeypatch.setattr(one_gpu, "python", cut_off)
+    with pytest.raises(kind, match="the first table"):
+        one_gpu.benched(here, "step")
