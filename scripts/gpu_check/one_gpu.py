@@ -101,6 +101,13 @@ def one_rank_over_nccl(machine: Machine) -> str:
 
 
 @check()
+def sharded_over_one_rank(machine: Machine) -> str:
+    """FSDP2 in a group of one, which the package would refuse: its kernels and NCCL's."""
+    trained = machine.train("mode=fsdp", ranks=1, fault="sharded")
+    return f"within {near(machine.train(), trained):.2g} of a plain process"
+
+
+@check()
 def bench_step(machine: Machine) -> str:
     """On a GPU at the default size with two cameras, in fp32, over NCCL, in TF32 and bf16, then
     compiled, and with CUDA graphs: steps/s, memory, the GPU's busy time and graph breaks, and the
