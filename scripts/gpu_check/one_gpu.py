@@ -97,14 +97,14 @@ def waits_of_a_step(machine: Machine) -> str:
 @check()
 def one_rank_over_nccl(machine: Machine) -> str:
     ddp = machine.train("mode=ddp", ranks=1)
-    return f"within {near(machine.train(), ddp):.2g} of a plain process"
+    return f"within {near(machine.base(), ddp):.2g} of a plain process"
 
 
 @check()
 def sharded_over_one_rank(machine: Machine) -> str:
     """FSDP2 in a group of one, which the package would refuse: its kernels and NCCL's."""
     trained = machine.train("mode=fsdp", ranks=1, fault="sharded")
-    return f"within {near(machine.train(), trained):.2g} of a plain process"
+    return f"within {near(machine.base(), trained):.2g} of a plain process"
 
 
 @check()
@@ -128,14 +128,10 @@ def comparable(option: str) -> str:
 
 @check()
 def options(machine: Machine) -> str:
-    bases: dict[str, Trained] = {}
-
     def compared(option: str) -> str:
-        variant = comparable(option)
-        if variant not in bases:
-            bases[variant] = machine.train(variant=variant)
-        trained = machine.train(option, variant=variant, timeout=400.0)
-        return f"{near(bases[variant], trained, OPTIONS[option]):.1g}"
+        base = machine.base(comparable(option))
+        trained = machine.train(option, variant=comparable(option), timeout=400.0)
+        return f"{near(base, trained, OPTIONS[option]):.1g}"
 
     # A CPU would take minutes for C++; tests/e2e/hosts/test_compiled.py has it.
     tried = [option for option in OPTIONS if not (machine.cpu and "compile" in option)]

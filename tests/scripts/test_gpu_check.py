@@ -49,6 +49,9 @@ class Trainings:
     def train(self, *options, variant=machine.CROPS, **_):
         return options, variant
 
+    def base(self, variant=machine.CROPS):
+        return self.train(variant=variant)
+
 
 @pytest.mark.parametrize(
     "module, check", [(one_gpu, "options"), (several_gpus, "gradients_over_nccl")]
