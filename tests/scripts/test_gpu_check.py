@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from scripts.gpu_check import checks, machine, one_gpu, several_gpus
-from scripts.gpu_check.__main__ import outcome
+from scripts.gpu_check.__main__ import left_of, outcome
 from scripts.gpu_check.machine import Failed, OutOfTime
 from tests.gpu.job import uuids_of
 from tests.hosts import Result
@@ -40,6 +41,13 @@ def test_the_place_of_an_error_is_named():
     result = Result(1, text, "", (), False, 0.0)
     expected = 'ended with 1: RuntimeError: called a sync File "a.py", line 3, in f'
     assert machine.end_of(result) == expected
+
+
+def test_the_budget_begins_with_the_script(monkeypatch):
+    monkeypatch.setenv("GPU_CHECK_BEGAN", str(int(time.time()) - 40))
+    assert left_of(560.0) == pytest.approx(520, abs=2)
+    monkeypatch.delenv("GPU_CHECK_BEGAN")
+    assert left_of(560.0) == pytest.approx(560)
 
 
 def test_averages_are_compared_by_how_far_they_are_from_the_weights(tmp_path):
