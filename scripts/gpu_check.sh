@@ -9,6 +9,8 @@
 # skip. GPU_CHECK_WHEELS=FOLDER lends it the wheels there (robomimic's, say), without a network.
 # CUDA_VISIBLE_DEVICES chooses GPUs. Exit code: 0 all is well, 1 a check failed.
 set -euo pipefail
+GPU_CHECK_BEGAN="$(date +%s)"  # the budget includes what is installed
+export GPU_CHECK_BEGAN
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 check_arguments gpu_check "$@"

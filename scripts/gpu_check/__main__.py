@@ -30,6 +30,12 @@ def visible_gpus() -> list[str]:
     return [str(gpu) for gpu in range(count)] if chosen is None else chosen.split(",")[:count]
 
 
+def left_of(budget: float) -> float:
+    """The seconds that are left of the budget, which begins with scripts/gpu_check.sh."""
+    now = time.time()
+    return budget - (now - float(os.environ.get("GPU_CHECK_BEGAN", now)))
+
+
 def outcome(check: Check, machine: Machine) -> tuple[str, str]:
     """Run a check; return "ok", "skip" or "FAIL", and its finding."""
     lacking = check.lacking()
@@ -56,7 +62,7 @@ def main() -> int:
         return 1
     count = {"ok": 0, "skip": 0, "FAIL": 0}
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder, given.json.open("w") as file:
-        machine = Machine(Path(folder), gpus, given.cpu, given.budget)
+        machine = Machine(Path(folder), gpus, given.cpu, left_of(given.budget))
         about = {"machine": platform.platform(), "gpus": len(gpus), "cpu": given.cpu}
         about |= {"python": platform.python_version(), "torch": torch.__version__}
         print(json.dumps(about), file=file, flush=True)

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,23 @@ def distance(one: Path, two: Path) -> float:
         raise Failed("the checkpoints have moments of other parameters")
     apart = sum(float((first[name] - second[name]).square().sum()) for name in first)
     return (apart / sum(float(value.square().sum()) for value in first.values())) ** 0.5
+
+
+def averages_apart(one: Path, two: Path) -> float:
+    """The difference of two checkpoints' averaged weights, relative to the first one's difference
+    of averages and weights: 1 for averages that are those weights.
+    """
+    first, second = load(one)["model"], load(two)["model"]["ema"]
+    if not first["ema"] or set(first["ema"]) != set(second or ()):
+        raise Failed("the checkpoints have averages of other weights")
+
+    def squares(other: Mapping[str, torch.Tensor]) -> float:
+        return sum(
+            float((average.double() - other[name].double()).square().sum())
+            for name, average in first["ema"].items()
+        )
+
+    return (squares(second) / squares(first["nets"])) ** 0.5
 
 
 def loss_of(trained: Trained) -> float:

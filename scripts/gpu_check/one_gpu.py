@@ -9,6 +9,7 @@ from scripts.gpu_check.checks import (
     NEAR,
     OTHER,
     ROUNDED,
+    averages_apart,
     check,
     distance,
     each,
@@ -28,6 +29,8 @@ from scripts.gpu_check.machine import (
 from tests.hosts import ROOT, python, run
 from tests.runs import checkpoint_differences
 
+AVERAGED = 0.1
+"""For `averages_apart`: Adam makes much of the last bits of small gradients."""
 MOST_WAITS = 2
 """The loss and the gradients' norm."""
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
@@ -52,7 +55,10 @@ def host_against_ours(machine: Machine) -> str:
     differs = checkpoint_differences(host.checkpoint, safe.checkpoint)
     if differs:
         raise Failed(f"safe differs from the host: {differs[0]}")
-    return f"safe: equal bits; fast within {near(host, fast):.2g}"
+    apart, averages = near(host, fast), averages_apart(host.checkpoint, fast.checkpoint)
+    if not averages <= AVERAGED:
+        raise Failed(f"fast: averages differ by {averages:.2g}; expected at most {AVERAGED:g}")
+    return f"safe: equal bits; fast within {apart:.2g}, its averages (EMA) within {averages:.2g}"
 
 
 @check()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from scripts.gpu_check import checks, machine, one_gpu, several_gpus
-from scripts.gpu_check.__main__ import outcome
+from scripts.gpu_check.__main__ import left_of, outcome
 from scripts.gpu_check.machine import Failed, OutOfTime
 from tests.gpu.job import uuids_of
 from tests.hosts import Result
@@ -39,6 +41,27 @@ def test_the_place_of_an_error_is_named():
     result = Result(1, text, "", (), False, 0.0)
     expected = 'ended with 1: RuntimeError: called a sync File "a.py", line 3, in f'
     assert machine.end_of(result) == expected
+
+
+def test_the_budget_begins_with_the_script(monkeypatch):
+    monkeypatch.setenv("GPU_CHECK_BEGAN", str(int(time.time()) - 40))
+    assert left_of(560.0) == pytest.approx(520, abs=2)
+    monkeypatch.delenv("GPU_CHECK_BEGAN")
+    assert left_of(560.0) == pytest.approx(560)
+
+
+def test_averages_are_compared_by_how_far_they_are_from_the_weights(tmp_path):
+    """What only copies the weights is 1 away, whatever the size of a step is."""
+
+    def checkpoint(name, ema):
+        path = tmp_path / name
+        torch.save({"model": {"nets": {"w": torch.ones(3)}, "ema": {"w": ema}}}, path)
+        return path
+
+    averaged = checkpoint("averaged", torch.full((3,), 0.999))
+    for name, ema, apart in (("same", 0.999, 0.0), ("copied", 1.0, 1.0), ("half", 0.9995, 0.5)):
+        other = checkpoint(name, torch.full((3,), ema))
+        assert checks.averages_apart(averaged, other) == pytest.approx(apart, abs=1e-3)
 
 
 class Trainings:
