@@ -170,7 +170,8 @@ def draw_fsdp() -> None:
         x = 16 + 116 * number
         drawing.box(x, 240, 14, 14, fill=plot.COLOURS[colour])
         drawing.text(x + 20, 247, f"{name} {gigabytes}", anchor="start")
-    drawing.save("fsdp", 270)
+    drawing.text(16, 272, "GB for 1 B parameters, without activations", anchor="start")
+    drawing.save("fsdp", 292)
 
 
 def draw_nodes() -> None:
