@@ -30,6 +30,8 @@ _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TRAINING_PACKAGES = ("numpy", "torch", "h5py", "tqdm")
+"""What every environment of a host has; no command of group "patch" needs one."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
@@ -141,6 +143,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _was_interrupted(error):
             print_clean("robomimic-ddp: interrupted", file=sys.stderr)
             return EXIT_INTERRUPTED
+        if isinstance(error, ModuleNotFoundError) and error.name in _TRAINING_PACKAGES:
+            say(
+                f"robomimic-ddp: this command needs {error.name}, which {sys.executable} does not "
+                "have. Activate the environment in which the host trains, with robomimic-ddp "
+                "installed there, then run the command again.",
+                file=sys.stderr,
+            )
+            return EXIT_REFUSED
         if not isinstance(error, OSError) or error.errno not in _FULL or error.filename is not None:
             raise
         _discard_stdout()
