@@ -301,7 +301,15 @@ def train(config, device, resume=False):
     if resume:
         best_valid_loss = saved["best_valid_loss"]
 """
-        + LOOP
+        + LOOP,
+        f"""import os
+@@
+{TRAIN}    best_return = <<|DDPUtils.restored("best_return", >>None<<|)>>
+    top_n = <<|DDPUtils.restored("top_n", >>{{k: [0., 0.] for k in envs}}<<|)>>
+    last_log = None
+{LOOP}        top_n = updated_stats["top_n"]
+        last_log = logs["Train"]
+"""
     ],
     "scale_lr": [
         f"import torch.optim as optim\n@@\n{RATES}    lr = <<{rate}|DDPUtils.scale_lr({rate})>>\n"
