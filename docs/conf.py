@@ -21,6 +21,7 @@ add_module_names = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["pages.css", "pictures.css"]
+html_js_files = ["tables.js"]
 html_title = f"robomimic-ddp {__version__}"
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

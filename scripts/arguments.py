@@ -50,7 +50,7 @@ def lift(parser: argparse.ArgumentParser) -> None:
 def gpu_check(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of scripts/gpu_check.sh."""
     parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
-    parser.add_argument("--only", default="", metavar="NAME", help="checks that contain it")
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="checks that contain one")
     parser.add_argument(
         "--budget", type=float, default=1800.0, metavar="SECONDS", help="then the rest is skipped"
     )

@@ -2,13 +2,15 @@
 # Runs on a machine with GPUs what this project's own tests cannot show without one: a line and a JSON row
 # a check. One GPU takes about 7 minutes, several about 15.
 #   scripts/gpu_check.sh              all checks that the GPUs here allow; writes gpu_check.json
-#   scripts/gpu_check.sh --only NAME  checks whose name contains NAME
+#   scripts/gpu_check.sh --only A,B   checks whose name contains A or B
 #   scripts/gpu_check.sh --budget 560 the strongest checks, in this many seconds
 #   scripts/gpu_check.sh --cpu        a rehearsal of the same checks on the CPU
 # GPU_CHECK_PYTHON=/path/to/python uses that environment as it is: what a check needs and it lacks is a
 # skip. GPU_CHECK_WHEELS=FOLDER lends it the wheels there (robomimic's, say), without a network.
 # CUDA_VISIBLE_DEVICES chooses GPUs. Exit code: 0 all is well, 1 a check failed.
 set -euo pipefail
+GPU_CHECK_BEGAN="$(date +%s)"  # the budget includes what is installed
+export GPU_CHECK_BEGAN
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 check_arguments gpu_check "$@"

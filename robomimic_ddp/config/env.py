@@ -15,7 +15,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
-_RECORDS_COLLECTIVES = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+_COLLECTIVES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""How many collectives are remembered: its name in current torch, which warns of the older one."""
+_DUMPS_COLLECTIVES = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _COLLECTIVES_PREFIX = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
@@ -135,12 +137,14 @@ def prefer_deterministic_cublas() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-def record_collectives() -> None:
+def record_collectives(current: bool = True) -> None:
     """Has NCCL remember its latest collectives and write them to a file when one times out (torch's
     flight recorder), unless the user has chosen otherwise. Read when a process group is made.
+    current: by the name that current torch has for it.
     """
-    for name, text in _RECORDS_COLLECTIVES.items():
-        os.environ.setdefault(name, text)
+    if not any(name in os.environ for name in _COLLECTIVES):
+        os.environ[_COLLECTIVES[not current]] = "2000"
+    os.environ.setdefault(_DUMPS_COLLECTIVES, "1")
 
 
 def collectives_kept_in(folder: Path) -> AbstractContextManager[None]:
@@ -152,7 +156,8 @@ def collectives_kept_in(folder: Path) -> AbstractContextManager[None]:
 
 def recorded_collectives() -> str | None:
     """Return how the names of these files begin; None where none are written."""
-    written = all(os.environ.get(name, "0") not in ("", "0") for name in _RECORDS_COLLECTIVES)
+    count = next((os.environ[name] for name in _COLLECTIVES if name in os.environ), "0")
+    written = {"", "0"}.isdisjoint((count, os.environ.get(_DUMPS_COLLECTIVES, "0")))
     return os.environ.get(_COLLECTIVES_PREFIX) or None if written else None
 
 

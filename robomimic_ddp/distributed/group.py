@@ -35,6 +35,8 @@ _HEAD = 1024
 _GPU = "robomimic_ddp/gpu/{}"
 _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
 """torch before 2.3 creates NCCL's communicator at its first use, on the tensor's device."""
+_FLIGHT_RECORDER = (2, 11)
+"""From here on, at the latest, torch warns of the older names of its variables."""
 
 _LAST_ANSWER_SECONDS = 2.0
 """So that torch's error, which has more detail, comes first."""
@@ -107,7 +109,7 @@ def process_group(
             if "nccl" in backend and _BINDS:
                 joined["device_id"] = bound
         if "nccl" in backend:
-            env.record_collectives()
+            env.record_collectives(current=torch.__version__ >= _FLIGHT_RECORDER)
         dist.init_process_group(backend, timeout=timeout, **joined)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(

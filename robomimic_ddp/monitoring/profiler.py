@@ -26,6 +26,8 @@ from robomimic_ddp.monitoring.throughput import exposed_communication
 from robomimic_ddp.terminal import print_clean
 
 FOLDER = "profile"
+_ANNOTATION = "is_user_annotation"
+"""Older torch does not say it."""
 _SETTLING_STEPS = 10
 """Steps before the profiled ones: first ones compile, choose kernels and fill caches."""
 _MUCH = 0.1
@@ -142,12 +144,7 @@ class Profiler(StepHook):
         """Write the trace, and sum up the time in which the GPU computed."""
         if self._measured is None:  # the epoch has ended too early
             return
-        spans = (
-            (event.time_range.start, event.time_range.end)
-            for event in profiler.events()
-            if event.device_type == DeviceType.CUDA
-        )
-        self._busy = covered(spans) / 1e6
+        self._busy = computed(profiler.events())
         path = self.folder / f"rank{group.rank()}.pt.trace.json.gz"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,6 +183,20 @@ class Profiler(StepHook):
                 f"{self._done} step(s); expected {_SETTLING_STEPS} to settle and {self.steps} more"
             )
         return f"{line(profiles)}\nIts traces are in {self.folder}, for https://ui.perfetto.dev"
+
+
+def computed(events: Iterable[Any]) -> float:
+    """Return the seconds in which a GPU computed, of a profiler's `events`.
+
+    torch also gives a GPU the annotations of the program, each from its first kernel to its last
+    one: a step would seem to compute from its begin to its end.
+    """
+    spans = (
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == DeviceType.CUDA and not getattr(event, _ANNOTATION, False)
+    )
+    return covered(spans) / 1e6
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -1,18 +1,20 @@
 """How long training pauses between two epochs: the unedited host, and ours on one rank and two.
 
     python -m scripts.bench.epoch_end [--epochs 6] [--steps 5] [--rounds 2] [--quick]
+                                      [--device cuda]
 
-Trains the host's default low-dim diffusion policy (65.5 M parameters) on this machine's CPU. A
-pause lasts from the end of an epoch's last step to the beginning of the next epoch's first: the
-host writes last.pth and last_bak.pth in it, and ours a state too. The first pause of ours has a
-state, later ones where `ddp.save_seconds` says so. Also prints the median step, which files that
-are written meanwhile may slow down, and what comes after the last step: ours waits for its files
-there.
+Trains the host's default low-dim diffusion policy (65.5 M parameters) on this machine's CPU, or on
+one GPU, where ours has one rank. A pause lasts from the end of an epoch's last step to the
+beginning of the next epoch's first: the host writes last.pth and last_bak.pth in it, and ours a
+state too. The first pause of ours has a state, later ones where `ddp.save_seconds` says so. Also
+prints the median step, which files that are written meanwhile may slow down, and what comes after
+the last step: ours waits for its files there.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from tests.e2e.entries.watched_train import around
 from tests.hosts import apply, copy_host, environment
 
 CASES = {"host": 0, "ours, 1 rank": 1, "ours, 2 ranks": 2}
+ON_CUDA = ("host", "ours, 1 rank")
 """Ranks of ours; 0 for the unedited host."""
 
 
@@ -76,8 +79,12 @@ def work(config: str, steps: int, report: str) -> None:
 class Bench:
     """Hosts, data and config in `folder`."""
 
-    def __init__(self, folder: Path, epochs: int, steps: int) -> None:
+    def __init__(self, folder: Path, epochs: int, steps: int, device: str) -> None:
         self.folder, self.steps, self.count = folder, steps, 0
+        self.cases, self.visible = tuple(CASES), {"CUDA_VISIBLE_DEVICES": ""}
+        if device == "cuda":
+            chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+            self.cases, self.visible = ON_CUDA, {"CUDA_VISIBLE_DEVICES": chosen}
         self.hosts = [
             copy_host(folder / "plain", small=False),
             apply(copy_host(folder / "edited", small=False)),
@@ -90,6 +97,7 @@ class Bench:
                 "save": {"every_n_epochs": None},
             },
             "train": {
+                "cuda": device == "cuda",
                 "num_epochs": epochs,
                 "batch_size": 16,
                 "hdf5_validation_filter_key": None,
@@ -110,7 +118,7 @@ class Bench:
             words = ["-m", __spec__.name, "--work", file, self.steps, report]
             subprocess.run(
                 [sys.executable, *launcher, *map(str, words)],
-                env=environment(self.hosts[ranks > 0]),
+                env=environment(self.hosts[ranks > 0], self.visible),
                 stdout=subprocess.DEVNULL,
                 check=True,
             )
@@ -118,7 +126,7 @@ class Bench:
 
     def table(self, rounds: int) -> turns.Table:
         """Measure all cases in turn."""
-        found = turns.take_turns(CASES, rounds, self.measure)
+        found = turns.take_turns(self.cases, rounds, self.measure)
         pauses = {case: [statistics.median(one["pauses"]) for one in found[case]] for case in found}
         rows = [
             {
@@ -152,9 +160,10 @@ def main() -> int:
     parser = turns.parser(__doc__.partition("\n")[0], rounds=2, quick_rounds=1)
     parser.add_argument("--epochs", type=turns.at_least(2), default=6, help="default 6")
     parser.add_argument("--steps", type=turns.at_least(1), default=5, help="of an epoch: 5")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), args.epochs, args.steps)
+        bench = Bench(Path(folder), args.epochs, args.steps, args.device)
         tables = iter([bench.table(args.rounds or (1 if args.quick else 2))])
         return turns.report(tables, args.json)
 

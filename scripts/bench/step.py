@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import socket
 import statistics
@@ -72,13 +73,18 @@ class Variant:
 ON_CPU = (Variant(HOST), Variant(OURS, {"preset": "safe"}), Variant(OURS, {"preset": "fast"}))
 ON_CUDA = (
     Variant(HOST),
+    Variant(OURS, {"preset": "safe"}),
     Variant(OURS),
     Variant(OURS, {"mode": "ddp"}),  # NCCL, with one rank
     Variant(OURS, {"preset": "max", "precision": "fp32", "compile": "false"}),  # TF32
     Variant(OURS, {"precision": "bf16"}),
+)
+COMPILED = (
+    Variant(HOST),
     Variant(OURS, {"precision": "bf16", "compile": "true"}),
     Variant(OURS, {"precision": "bf16", "compile": "reduce-overhead"}),
 )
+"""Apart from ON_CUDA, and after it: compiling takes minutes."""
 
 
 def on_ranks(count: int) -> tuple[Variant, ...]:
@@ -98,8 +104,12 @@ class Team:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         self._ranks = [self._start(job, rank, port, stack) for rank in range(variant.ranks)]
+        self.parameters = self.samples = 0
+
+    def meet(self) -> None:
+        """Wait until the processes can take steps. Raises ConfigError if a rank has ended."""
         first = self._answers()[0]
-        self.parameters, self.samples = first["parameters"], first["samples"] * variant.ranks
+        self.parameters, self.samples = first["parameters"], first["samples"] * len(self._ranks)
 
     def _start(self, job: Job, rank: int, port: str, stack: ExitStack) -> subprocess.Popen:
         name, world, options = self.variant.name, str(self.variant.ranks), self.variant.options
@@ -128,11 +138,13 @@ class Team:
         stack.callback(process.kill)
         return process
 
-    def step(self, count: int) -> list[dict[str, Any]]:
-        """Time `count` steps on each rank. Raises ConfigError if a rank has ended."""
+    def step(self, count: int, request: str = "time") -> list[dict[str, Any]]:
+        """Time `count` steps on each rank, or "profile" them. Raises ConfigError if a rank has
+        ended.
+        """
         for process in self._ranks:
             with suppress(BrokenPipeError):  # its error follows
-                process.stdin.write(f"{count}\n")
+                process.stdin.write(f"{request} {count}\n")
                 process.stdin.flush()
         return self._answers()
 
@@ -155,19 +167,23 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
 
     cpu_seconds_per_step: the mean over ranks; peak_rss_mb: of the largest rank; loss: of the main
     rank's last step; times: ratio of our samples per second to another variant's over rounds, by
-    wall time and by processor time.
+    wall time and by processor time; gpu_busy: share of time in which the main rank's GPU computes;
+    graph_breaks: in what was compiled.
     """
     count = 1 if job.device == "cpu" else STEPS_ON_CUDA
     with ExitStack() as stack:
         teams = [Team(job, variant, stack) for variant in variants]
+        for team in teams:  # all have been started: their imports overlap
+            team.meet()
         results = turns.take_turns(teams, _WARM_UP + rounds, lambda team: team.step(count))
+        profiles = [team.step(count, "profile")[0] for team in teams]
     steps = [answers[_WARM_UP:] for answers in results.values()]
     walls = [[max(rank["wall"] for rank in ranks) for ranks in answers] for answers in steps]
     cpus = [
         [statistics.mean(rank["cpu"] for rank in ranks) for ranks in answers] for answers in steps
     ]
     rows = []
-    for team, answers, wall, cpu in zip(teams, steps, walls, cpus):
+    for team, answers, profile, wall, cpu in zip(teams, steps, profiles, walls, cpus):
         rate = 1 / statistics.median(wall)
         row = {
             "variant": team.variant.name,
@@ -182,6 +198,7 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
             "cpu_seconds_per_step": statistics.median(cpu),
             "peak_rss_mb": max(rank["peak_rss_mb"] for rank in answers[-1]),
             "device_peak_mb": answers[-1][0]["device_peak_mb"],
+            **profile,
             "loss": answers[-1][0]["loss"],
             "times": {},
         }
@@ -200,7 +217,17 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a table and the ratios, for the terminal."""
     labels = [Variant(row["variant"], row["options"]).label for row in rows]
-    titles = ("variant", "ranks", " steps/s", "samples/s", "CPU s/step", "peak RSS", "peak GPU")
+    titles = (
+        "variant",
+        "ranks",
+        " steps/s",
+        "samples/s",
+        "CPU s/step",
+        "peak RSS",
+        "peak GPU",
+        "GPU busy",
+        "graph breaks",
+    )
     cells = [
         (
             label,
@@ -210,10 +237,12 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"{row['cpu_seconds_per_step']:10.3f}",
             f"{row['peak_rss_mb']:5.0f} MB",
             f"{row['device_peak_mb']:5.0f} MB",
+            f"{row['gpu_busy']:8.0%}",
+            f"{row['graph_breaks']:12}",
         )
         for label, row in zip(labels, rows)
     ]
-    columns = slice(None if rows[0]["device"] != "cpu" else -1)
+    columns = slice(None if rows[0]["device"] != "cpu" else -3)
     yield from table([row[columns] for row in (titles, *cells)], width())
     yield f"{rows[0]['parameters'] / 1e6:.1f} M parameters, medians of {rows[0]['rounds']} rounds"
     for label, row in zip(labels, rows):
@@ -261,14 +290,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tables(args: argparse.Namespace) -> Iterator[turns.Table]:
-    variants = ON_CPU if args.ranks == 1 else on_ranks(args.ranks)
+    sets = [ON_CPU if args.ranks == 1 else on_ranks(args.ranks)]
     cameras = [args.cameras or 0]
     if args.device == "cuda":
         _require_gpu()
-        variants = ON_CUDA
+        sets = [ON_CUDA, COMPILED]
         cameras = CAMERAS_ON_CUDA if args.cameras is None else [args.cameras]
-    variants = [*variants, *(Variant(OURS, values, args.ranks) for values in args.option)]
-    for count in cameras:
+    sets[0] = (*sets[0], *(Variant(OURS, values, args.ranks) for values in args.option))
+    for count, variants in itertools.product(cameras, sets):
         job = Job(args.batch, args.threads, args.down_dims, count, device=args.device)
         rows = measure(job, args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS), variants)
         title = f"{args.batch} samples on each rank, {count} cameras, {args.device}"

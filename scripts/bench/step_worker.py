@@ -1,8 +1,8 @@
 """A process of `scripts.bench.step`: trains the host's diffusion policy, with an answer for each
 line of stdin.
 
-A line is a number of steps to time together; all ranks of a variant get the same lines. Uses the
-host unedited, or, under `robomimic-ddp run`, edited in memory.
+A line is "time" or "profile" and a number of steps to take together; all ranks of a variant get the
+same lines. Uses the host unedited, or, under `robomimic-ddp run`, edited in memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_map
 
 from robomimic_ddp.config import launch_env, machine
+from robomimic_ddp.monitoring.profiler import computed
 from scripts.bench.step import ACCELERATE, FABRIC, HOST, OURS
 
 OBSERVATIONS = {"robot0_eef_pos": [3], "robot0_eef_quat": [4], "robot0_gripper_qpos": [2]}
@@ -59,8 +59,6 @@ def main(job: dict[str, Any]) -> None:
         batch = make_batch(config, job, samples)
         parameters = sum(p.numel() for p in model.nets.parameters() if p.requires_grad)
         if ours:
-            if on_gpu:  # as by its loader
-                batch = tree_map(torch.Tensor.pin_memory, batch)
             epochs = api.epochs(range(1, 2), model)
             stack.callback(epochs.close)  # what follows an epoch is not measured
             next(epochs)
@@ -74,8 +72,10 @@ def main(job: dict[str, Any]) -> None:
             if job["rank"]:  # other noise on other ranks
                 torch.manual_seed(1 + job["rank"])
         _answer({"parameters": parameters, "samples": samples})
+        answers = {"time": timed, "profile": profiled}
         for line in sys.stdin:
-            _answer(timed(step, int(line)))
+            request, count = line.split()
+            _answer(answers[request](step, int(count)))
 
 
 def make_config(job: dict[str, Any]) -> Any:
@@ -109,19 +109,17 @@ def make_model(config: Any, job: dict[str, Any]) -> Any:
 
 def make_batch(config: Any, job: dict[str, Any], samples: int) -> dict[str, Any]:
     """A random batch as of the host's loader, different on each rank: states [B, T, D], uint8
-    images [B, To, H, W, 3] of the steps that the policy uses (hosts drop the others first), actions
-    [B, T, A].
+    images [B, T, H, W, 3], of which the host's step uses the first ones, actions [B, T, A].
     """
     horizon, draw = config.algo.horizon, torch.Generator().manual_seed(job["rank"])
-    seen = horizon.observation_horizon
-    steps = seen + horizon.prediction_horizon - 1
+    steps = horizon.observation_horizon + horizon.prediction_horizon - 1
     obs = {
         key: torch.randn(samples, steps, *shape, generator=draw)
         for key, shape in OBSERVATIONS.items()
     }
     actions = torch.rand(samples, steps, ACTIONS, generator=draw) * 2 - 1
     for key, (colors, *size) in _cameras(job).items():
-        shape = (samples, seen, *size, colors)
+        shape = (samples, steps, *size, colors)
         obs[key] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw)
     return {"obs": obs, "actions": actions}
 
@@ -238,6 +236,20 @@ def timed(step: Step, count: int) -> dict[str, float]:
         "peak_rss_mb": machine.peak_memory() / 1e6,
         "device_peak_mb": torch.cuda.max_memory_allocated() / 1e6 if on_gpu else 0.0,
     }
+
+
+def profiled(step: Step, count: int) -> dict[str, float]:
+    """Share of time in which the GPU computes in `count` steps, and breaks of compiled graphs."""
+    from torch._dynamo.utils import counters
+
+    found = {"gpu_busy": 0.0, "graph_breaks": sum(counters["graph_break"].values())}
+    if torch.cuda.is_initialized():
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=activities) as profile:
+            seconds = timed(step, count)["wall"] * count
+        found["gpu_busy"] = min(1.0, computed(profile.events()) / seconds)
+    return found
 
 
 def _answer(answer: dict[str, Any]) -> None:

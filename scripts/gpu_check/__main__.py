@@ -30,6 +30,12 @@ def visible_gpus() -> list[str]:
     return [str(gpu) for gpu in range(count)] if chosen is None else chosen.split(",")[:count]
 
 
+def left_of(budget: float) -> float:
+    """The seconds that are left of the budget, which begins with scripts/gpu_check.sh."""
+    now = time.time()
+    return budget - (now - float(os.environ.get("GPU_CHECK_BEGAN", now)))
+
+
 def outcome(check: Check, machine: Machine) -> tuple[str, str]:
     """Run a check; return "ok", "skip" or "FAIL", and its finding."""
     lacking = check.lacking()
@@ -38,8 +44,9 @@ def outcome(check: Check, machine: Machine) -> tuple[str, str]:
     try:
         machine.time_left(1.0)
         return "ok", check.run(machine)
-    except OutOfTime:
-        return "skip", "the budget was spent before its end"
+    except OutOfTime as spent:
+        found = f"; until then: {spent}" if str(spent) else ""
+        return "skip", f"the budget was spent before its end{found}"
     except Failed as failed:
         return "FAIL", str(failed)
     except Exception as error:  # one check that breaks hides no other
@@ -55,12 +62,13 @@ def main() -> int:
         return 1
     count = {"ok": 0, "skip": 0, "FAIL": 0}
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder, given.json.open("w") as file:
-        machine = Machine(Path(folder), gpus, given.cpu, given.budget)
+        machine = Machine(Path(folder), gpus, given.cpu, left_of(given.budget))
         about = {"machine": platform.platform(), "gpus": len(gpus), "cpu": given.cpu}
         about |= {"python": platform.python_version(), "torch": torch.__version__}
         print(json.dumps(about), file=file, flush=True)
         for check in CHECKS:
-            if given.only not in check.name or check.gpus > len(gpus):
+            is_chosen = any(name in check.name for name in given.only.split(","))
+            if not is_chosen or check.gpus > len(gpus):
                 continue
             began = time.monotonic()
             state, found = outcome(check, machine)

@@ -6,13 +6,13 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from scripts.gpu_check.machine import Failed, Machine, Trained
+from scripts.gpu_check.machine import Failed, Machine, OutOfTime, Trained
 from tests.hosts import run
 from tests.runs import epoch_logs, flat, load
 
@@ -85,6 +85,23 @@ def distance(one: Path, two: Path) -> float:
     return (apart / sum(float(value.square().sum()) for value in first.values())) ** 0.5
 
 
+def averages_apart(one: Path, two: Path) -> float:
+    """The difference of two checkpoints' averaged weights, relative to the first one's difference
+    of averages and weights: 1 for averages that are those weights.
+    """
+    first, second = load(one)["model"], load(two)["model"]["ema"]
+    if not first["ema"] or set(first["ema"]) != set(second or ()):
+        raise Failed("the checkpoints have averages of other weights")
+
+    def squares(other: Mapping[str, torch.Tensor]) -> float:
+        return sum(
+            float((average.double() - other[name].double()).square().sum())
+            for name, average in first["ema"].items()
+        )
+
+    return (squares(second) / squares(first["nets"])) ** 0.5
+
+
 def loss_of(trained: Trained) -> float:
     """The last epoch's train loss, as the host has logged it."""
     return max(
@@ -94,15 +111,33 @@ def loss_of(trained: Trained) -> float:
     )[1]
 
 
-def near(one: Trained, two: Trained, bound: float = NEAR, what: str = "they") -> float:
-    """Their distance. Raises Failed, which begins with `what`, where it, or the relative difference
-    of their losses, is beyond the bound.
+def each(parts: Iterable[str], run: Callable[[str], str]) -> str:
+    """What `run` finds of each part. All are tried; raises Failed with all findings where one
+    failed, and OutOfTime with those until then.
+    """
+    found, failed = [], False
+    for part in parts:
+        try:
+            found.append(f"{part} {run(part)}")
+        except Failed as error:
+            found.append(f"{part} FAILED: {error}")
+            failed = True
+        except OutOfTime as error:
+            raise OutOfTime(", ".join(found)) from error
+    if failed:
+        raise Failed(", ".join(found))
+    return ", ".join(found)
+
+
+def near(one: Trained, two: Trained, bound: float = NEAR) -> float:
+    """Their distance. Raises Failed where it, or the relative difference of their losses, is beyond
+    the bound.
     """
     apart = distance(one.checkpoint, two.checkpoint)
     losses = loss_of(one), loss_of(two)
     if not apart <= bound or abs(losses[0] - losses[1]) > bound * abs(losses[0]):
         raise Failed(
-            f"{what}: moments differ by {apart:.2g} of their size, losses are {losses[0]:.6g} and "
+            f"moments differ by {apart:.2g} of their size, losses are {losses[0]:.6g} and "
             f"{losses[1]:.6g}; expected at most {bound:g}"
         )
     return apart

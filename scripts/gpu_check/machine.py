@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 class OutOfTime(Exception):
-    """The budget is spent."""
+    """The budget is spent; the text: what was found until then."""
 
 
 class Trained:
@@ -63,12 +63,15 @@ class Machine:
     ) -> None:
         self.folder, self.gpus, self.cpu, self._jobs = folder, gpus, cpu, 0
         self.deadline = time.monotonic() + seconds
+        self._bases: dict[str, Trained] = {}
 
-    def time_left(self, wanted: float) -> float:
-        """Seconds that a job may take: `wanted`, or what is left. Raises OutOfTime if it is 0."""
+    def time_left(self, wanted: float, found: str = "") -> float:
+        """Seconds that a job may take: `wanted`, or what is left. Raises OutOfTime(found) if it is
+        0.
+        """
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise OutOfTime()
+            raise OutOfTime(found)
         return min(wanted, left)
 
     @cached_property
@@ -93,6 +96,12 @@ class Machine:
 
         write_demo_dataset(made, 20, seed=0, files=6, height=36, width=64)
         return made
+
+    def base(self, variant: str = CROPS) -> Trained:
+        """What others are compared with: trained once, by a plain process with `fast`."""
+        if variant not in self._bases:
+            self._bases[variant] = self.train(variant=variant)
+        return self._bases[variant]
 
     def seen(self, count: int) -> dict[str, str]:
         """Variables under which a program sees the first `count` GPUs."""

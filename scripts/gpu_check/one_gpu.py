@@ -9,8 +9,10 @@ from scripts.gpu_check.checks import (
     NEAR,
     OTHER,
     ROUNDED,
+    averages_apart,
     check,
     distance,
+    each,
     near,
 )
 from scripts.gpu_check.machine import (
@@ -27,13 +29,16 @@ from scripts.gpu_check.machine import (
 from tests.hosts import ROOT, python, run
 from tests.runs import checkpoint_differences
 
+AVERAGED = 0.1
+"""For `averages_apart`: Adam makes much of the last bits of small gradients."""
 MOST_WAITS = 2
 """The loss and the gradients' norm."""
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
-OPTIONS = (
-    *("precision=bf16", "precision=fp16", "activation_checkpointing=true"),
-    *("preset=max", "compile=true", "compile=reduce-overhead"),
-)
+OPTIONS = {
+    **{"precision=bf16": ROUNDED, "precision=fp16": ROUNDED, "activation_checkpointing=true": NEAR},
+    **{"preset=max": ROUNDED, "compile=true": NEAR, "compile=reduce-overhead": NEAR},
+}
+"""Each with the bound of its distance to fp32."""
 OTHERS = ("bc_rnn_gmm", "cql", "td3_bc")
 
 
@@ -50,7 +55,10 @@ def host_against_ours(machine: Machine) -> str:
     differs = checkpoint_differences(host.checkpoint, safe.checkpoint)
     if differs:
         raise Failed(f"safe differs from the host: {differs[0]}")
-    return f"safe: equal bits; fast within {near(host, fast):.2g}"
+    apart, averages = near(host, fast), averages_apart(host.checkpoint, fast.checkpoint)
+    if not averages <= AVERAGED:
+        raise Failed(f"fast: averages differ by {averages:.2g}; expected at most {AVERAGED:g}")
+    return f"safe: equal bits; fast within {apart:.2g}, its averages (EMA) within {averages:.2g}"
 
 
 @check()
@@ -73,7 +81,6 @@ def controls(machine: Machine) -> str:
 @check()
 def waits_of_a_step(machine: Machine) -> str:
     """Each wait within the host's own `run_epoch` is an error; numbers read back are counted."""
-    lines = []
     cases: dict[str, tuple[tuple[str, ...], str]] = {
         "states": ((), "diffusion_policy"),
         "camera": ((), IMAGES),
@@ -82,54 +89,73 @@ def waits_of_a_step(machine: Machine) -> str:
     }
     if importlib.util.find_spec("tensorflow_datasets") is not None:
         cases["RLDS"] = (), RLDS
-    for name, (given, variant) in cases.items():
+
+    def most(name: str) -> str:
+        given, variant = cases[name]
         (report,) = machine.train(*given, variant=variant, fault="strict").reports
-        most = max(report["reads"])
-        if not (machine.cpu or 1 <= most <= MOST_WAITS):
-            raise Failed(f"{name}: numbers read back in each step: {report['reads']}")
-        lines.append(f"{name} {most}")
-    return f"each for a number that is read, at most: {', '.join(lines)}"
+        if not (machine.cpu or 1 <= max(report["reads"]) <= MOST_WAITS):
+            raise Failed(f"numbers read back in each step: {report['reads']}")
+        return f"{max(report['reads'])}"
+
+    return f"each for a number that is read, at most: {each(cases, most)}"
 
 
 @check()
 def one_rank_over_nccl(machine: Machine) -> str:
     ddp = machine.train("mode=ddp", ranks=1)
-    return f"within {near(machine.train(), ddp):.2g} of a plain process"
+    return f"within {near(machine.base(), ddp):.2g} of a plain process"
+
+
+@check()
+def sharded_over_one_rank(machine: Machine) -> str:
+    """FSDP2 in a group of one, which the package would refuse: its kernels and NCCL's."""
+    trained = machine.train("mode=fsdp", ranks=1, fault="sharded")
+    return f"within {near(machine.base(), trained):.2g} of a plain process"
 
 
 @check()
 def bench_step(machine: Machine) -> str:
-    """The ratio to the unedited host: on a GPU at the default size, in fp32, over NCCL, in TF32,
-    bf16, compiled, and with CUDA graphs; what `preset=max` should choose is read from the last two.
+    """On a GPU at the default size with two cameras, in fp32, over NCCL, in TF32 and bf16, then
+    compiled, and with CUDA graphs: steps/s, memory, the GPU's busy time and graph breaks, and the
+    ratios to the unedited host. What `preset=max` should choose is read from the last two.
     """
-    words = ["--rounds", "3", "--batch", "64", "--device", "cuda"]
+    words = ["--rounds", "3", "--batch", "64", "--cameras", "2", "--device", "cuda"]
     if machine.cpu:
         words = ["--rounds", "2", "--batch", "4", "--down-dims", "64,128", "--device", "cpu"]
-    return benched(machine, "step", *words, shown=" times the samples/s of ")
+    return benched(machine, "step", *words)
+
+
+def comparable(option: str) -> str:
+    """The policy with which `option` is compared: a compiled net draws its crops on the GPU, so
+    with crops its noise and timesteps would be other ones, too.
+    """
+    return IMAGES if option.startswith(("compile", "preset=max")) else CROPS
 
 
 @check()
 def options(machine: Machine) -> str:
-    base, lines = machine.train(), []
-    for option in OPTIONS:
-        if machine.cpu and "compile" in option:
-            continue  # minutes of C++ on a CPU; tests/e2e/hosts/test_compiled.py has it
-        bound = NEAR if option.startswith(("activation", "compile")) else ROUNDED
-        found = near(base, machine.train(option, timeout=400.0), bound, option)
-        lines.append(f"{option} {found:.1g}")
+    def compared(option: str) -> str:
+        base = machine.base(comparable(option))
+        trained = machine.train(option, variant=comparable(option), timeout=400.0)
+        return f"{near(base, trained, OPTIONS[option]):.1g}"
+
+    # A CPU would take minutes for C++; tests/e2e/hosts/test_compiled.py has it.
+    tried = [option for option in OPTIONS if not (machine.cpu and "compile" in option)]
+    found = each(tried, compared)
     # Micro-batches draw other numbers; tests/parity shows that they are one batch's step.
     machine.train("accumulate=2", changes={"train": {"batch_size": BATCH // 2}})
-    return f"{', '.join(lines)}, accumulate=2 trained"
+    return f"{found}, accumulate=2 trained"
 
 
 @check()
 def other_algorithms(machine: Machine) -> str:
     """The unedited host against `fast`."""
-    lines = []
-    for variant in OTHERS:
+
+    def compared(variant: str) -> str:
         host = machine.train(host=machine.plain, variant=variant)
-        lines.append(f"{variant} within {near(host, machine.train(variant=variant)):.2g}")
-    return ", ".join(lines)
+        return f"within {near(host, machine.train(variant=variant)):.2g}"
+
+    return each(OTHERS, compared)
 
 
 @check()
@@ -181,18 +207,22 @@ def ended(trained: Trained, limit: float, *words: str) -> str:
 @check()
 def epoch_end(machine: Machine) -> str:
     """The pause between epochs, against the unedited host's."""
-    return benched(machine, "epoch_end", "--quick", last=4)
+    device = [] if machine.cpu else ["--device", "cuda"]
+    return benched(machine, "epoch_end", "--quick", *device)
 
 
-def benched(machine: Machine, name: str, *words: str, shown: str = "", last: int = 0) -> str:
-    """The lines with `shown` that a benchmark prints, all or the `last` ones."""
-    seconds = machine.time_left(400.0)
-    result = python(None, f"scripts.bench.{name}", *words, added=machine.seen(1), timeout=seconds)
-    machine.time_left(seconds)
+def benched(machine: Machine, name: str, *words: str) -> str:
+    """The tables that a benchmark prints. Raises Failed or OutOfTime with those that it has printed
+    until then.
+    """
+    more = {"added": {**machine.seen(1), "PYTHONUNBUFFERED": "1"}}
+    more["timeout"] = machine.time_left(400.0)
+    result = python(None, f"scripts.bench.{name}", *words, **more)
+    tables = "\n      ".join(["", *result.stdout.strip().splitlines()])
     if result.returncode:
-        raise Failed(end_of(result))
-    lines = [line for line in result.stdout.strip().splitlines() if shown in line]
-    return " / ".join(lines[-last:])
+        machine.time_left(1.0, tables)
+        raise Failed(f"{end_of(result)}{tables}")
+    return tables
 
 
 @check()

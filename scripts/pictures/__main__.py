@@ -30,6 +30,7 @@ from scripts.demo import simulator
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT
 from scripts.notebooks import STAMP
+from scripts.pictures.diagrams import draw_all
 from scripts.pictures.stage import Stage
 from scripts.pictures.terminal import BLUE, COLUMNS, IMAGES, command_line, draw_terminal, shrink
 
@@ -123,10 +124,10 @@ def draw_plan(stage: Stage) -> None:
 def draw_watch(stage: Stage) -> None:
     """`watch`: both ranks train; then one of them does not answer."""
     _ = stage.two_ranks
-    shown: list[Any] = [command_line("robomimic-ddp watch runs/demo/" + STAMP), ""]
-    for beats in stage.screens:
-        at = [{**one, "time": time.time() - one["seen"]} for one in beats]
-        shown += [watch.Screen(at), ""]
+    shown: list[Any] = [command_line("robomimic-ddp watch runs/two_ranks/" + STAMP), ""]
+    for screen in stage.screens:
+        at = [{**one, "time": time.time() - one["seen"]} for one in screen.beats]
+        shown += [watch.Screen(at, summary=screen.summary), ""]
     shown[4:4] = [Text("... and after one rank has been suspended:", style=GREY), ""]
     draw_terminal("watch", "robomimic-ddp watch", Group(*shown[:-1]))
 
@@ -205,6 +206,11 @@ def _lit() -> Iterable[None]:
             setattr(simulator, name, colour)
 
 
+def draw_diagrams(stage: Stage) -> None:
+    """Boxes and arrows for pages about what no command prints."""
+    draw_all()
+
+
 PICTURES: dict[str, Callable[[Stage], None]] = {
     "pass": draw_pass,
     "apply": draw_apply,
@@ -215,6 +221,7 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "bench": draw_bench,
     "curves": draw_curves,
     "evaluate": draw_evaluate,
+    "diagrams": draw_diagrams,
 }
 
 

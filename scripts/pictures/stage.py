@@ -17,7 +17,7 @@ from typing import Any
 
 from robomimic_ddp.commands import watch
 from robomimic_ddp.config import env
-from robomimic_ddp.monitoring.records import heartbeat
+from robomimic_ddp.monitoring.records import heartbeat, run_summary
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT
 from scripts.notebooks import STAMP
@@ -32,7 +32,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = env.child_environment([str(folder / "host"), str(CHECKOUT)])
-        self.screens: list[list[dict[str, Any]]] = []
+        self.screens: list[watch.Screen] = []
 
     def ours(self, *words: str, **settings: Any) -> str:
         """What `robomimic-ddp` prints in the folder, with the folder's path taken out."""
@@ -102,19 +102,22 @@ class Stage:
 
     def _watch(self, run: Path) -> None:
         """One screen while both ranks train, one after a rank was suspended."""
-        self.screens.append(self._beats(run))
-        suspended = self.screens[0][1]["pid"]
+        self.screens.append(self._screen(run))
+        suspended = self.screens[0].beats[1]["pid"]
         os.kill(suspended, signal.SIGSTOP)
         try:
             time.sleep(watch.STUCK_SECONDS + 10)
-            self.screens.append(self._beats(run))
+            self.screens.append(self._screen(run))
         finally:
             os.kill(suspended, signal.SIGCONT)
 
-    def _beats(self, run: Path) -> list[dict[str, Any]]:
+    def _screen(self, run: Path) -> watch.Screen:
+        """What `watch` shows now; `seen` of a rank is how long ago that was."""
         beats, _ = heartbeat.look(run)
         now = time.time()
-        return [{**one, "host": "node0", "seen": now - one["time"]} for one in beats]
+        summary = [self.relative(line) for line in run_summary.lines(run, beats, now)]
+        beats = [{**one, "host": "node0", "seen": now - one["time"]} for one in beats]
+        return watch.Screen(beats, summary=summary)
 
     @cached_property
     def sweep(self) -> str:

@@ -7,6 +7,7 @@ FAULT is "none", "raise", "oom", "kill" or "sleep", or
   overflow   the step's gradients are infinite
   strict     no fault: from then on a wait for the GPU within an epoch's steps is an error, unless
              it reads back one number (`Watch.allowed_to_read`); those are counted
+  sharded    no fault: ddp.mode=fsdp has one rank
   exact      no fault: kernels that repeat their bits, and no TF32
   noise=X    the same, and each gradient has noise of X of its size
   replaced   the same, and each gradient is noise of its size
@@ -34,8 +35,10 @@ import torch
 from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from robomimic_ddp.distributed.gradients import comm_hooks
+from robomimic_ddp.config.planning import parallel_mode
+from robomimic_ddp.distributed.gradients import comm_hooks, fsdp
 from robomimic_ddp.training import run
+from robomimic_ddp.training.step import schedule
 
 RANK = int(os.environ.get("RANK", "0"))
 STEP_OF_FAULT = 3
@@ -60,6 +63,9 @@ class Watch:
         """Puts the watch around the host's steps."""
         around(DiffusionPolicyUNet, "train_on_batch", self.train_on_batch)
         around(DiffusionPolicyUNet, "log_info", self.log_info)
+        if self.kind == "sharded":
+            around(parallel_mode, "mode_of", lambda *_: "fsdp")
+            around(schedule, "shorten", shard_alone)  # where several ranks would shard
         if self.kind == "strict":
             around(torch.Tensor, "item", self.allowed_to_read)
         if self.kind == "overflow":
@@ -116,7 +122,7 @@ class Watch:
             weight = next(one for one in model.nets.parameters() if one.requires_grad)
             handle = weight.register_hook(lambda gradient: handle.remove() or gradient * torch.inf)
             return
-        if not self.kind.startswith(("none", "strict", *EXACT)):
+        if not self.kind.startswith(("none", "strict", "sharded", *EXACT)):
             print(f"planted {self.kind} at time {time.time()}", file=sys.__stderr__, flush=True)
         if self.kind == "raise":
             raise RuntimeError("planted on purpose")
@@ -151,6 +157,14 @@ def around(owner: Any, name: str, wrapper: Callable) -> None:
         return wrapper(original, *args, **kwargs)
 
     setattr(owner, name, replaced)
+
+
+def shard_alone(shorten: Callable, model: Any, *args: Any) -> None:
+    """Shards the model over this rank."""
+    shorten(model, *args)
+    current = run.current()
+    fsdp.shard(model, current.options, current.plan.device)
+    current.weights_for_acting = partial(fsdp.whole, model, acting=True)
 
 
 def repeat_bits() -> None:

@@ -64,8 +64,10 @@ def test_bench(tmp_path):
     result = python(None, "scripts.bench.step", *words, added=VISIBLE, timeout=380)
     require_clean(result)
     rows = json.loads(file.read_text())
-    assert [row["cameras"] for row in rows] == [0] * len(step.ON_CUDA) + [2] * len(step.ON_CUDA)
+    number = len(step.ON_CUDA) + len(step.COMPILED)
+    assert [row["cameras"] for row in rows] == [0] * number + [2] * number
     for row in rows:
         assert row["device"] == "cuda" and row["samples_per_second"] > 0
         assert row["device_peak_mb"] > 4e-6 * row["parameters"]
+        assert 0 < row["gpu_busy"] <= 1 and row["graph_breaks"] == 0
     assert "peak GPU" in result.stdout

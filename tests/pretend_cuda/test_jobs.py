@@ -116,15 +116,10 @@ def test_options_in_turn_rlds_resuming_and_fine_tuning(job, config_file, demo_da
         json.loads(config_file(variant, CHANGES).read_text())
         for variant in ("diffusion_policy_crops", "diffusion_policy")
     )
-    # DDP for each optimizer reads many numbers back in each step, so its waits are not counted.
-    plain = {"cql": {"preset": "safe"}}
     configs = [
         merged(without_pictures if given in DEAR else config, {"ddp": given})
         for given in [*IN_TURN, *SHARDED]
     ]
-    for variant, given in plain.items():
-        made = json.loads(config_file(variant, CHANGES).read_text())
-        configs.append(merged(made, {"ddp": given}))
     words: list[str] = []
     for number, made in enumerate(configs):
         own = {"train": {"output_dir": str(tmp_path / f"runs{number}")}}
@@ -139,7 +134,7 @@ def test_options_in_turn_rlds_resuming_and_fine_tuning(job, config_file, demo_da
     words += [THEN, host, "--config", str(resumed), "--resume"]
     reordered = {"CUDA_VISIBLE_DEVICES": "1,0"}
     result, processes = job(*words, added=reordered)
-    require_well(result, processes, [1, 0], [*IN_TURN, *SHARDED, *plain.values(), RLDS, {}])
+    require_well(result, processes, [1, 0], [*IN_TURN, *SHARDED, RLDS, {}])
     for training in processes[0].trainings[len(IN_TURN) :][: len(SHARDED)]:
         sent = {call.split()[0] for call in training.nccl}
         assert {"all_gather", "reduce_scatter"} <= sent
@@ -163,6 +158,27 @@ def test_options_in_turn_rlds_resuming_and_fine_tuning(job, config_file, demo_da
     for path in reports.iterdir():
         reads = json.loads(path.read_text())["reads"]
         assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
+
+
+def test_ddp_for_each_optimizer_adds_no_wait(job, config_file, tmp_path):
+    """CQL reads many numbers back in each step: as many with two ranks as alone, and fewer by ours.
+    After the first step, in which gradients are compared.
+    """
+    made = json.loads(config_file("cql", CHANGES).read_text())
+    waits = {}
+    for name, given, more in [
+        ("one GPU", {"mode": "single", "preset": "safe"}, {"start": python}),
+        ("safe", {"preset": "safe"}, {}),
+        ("fast", {}, {}),
+    ]:
+        own = {"train": {"output_dir": str(tmp_path / name)}, "ddp": given}
+        config = write_config(tmp_path / f"{name}.json", merged(made, own))
+        result, processes = job("robomimic.scripts.train", "--config", config, **more)
+        require_clean(result)
+        trainings = [process.trainings[0] for process in processes]
+        assert all(training.nccl == trainings[0].nccl for training in trainings), name
+        (waits[name],) = {number for one in trainings for number in one.waits[1:]}
+    assert waits["fast"] < waits["safe"] == waits["one GPU"], waits
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

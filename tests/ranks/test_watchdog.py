@@ -240,6 +240,7 @@ def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatc
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/traces/of_"}, "/traces/of_"),
         ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, None),
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, None),
     ):
         monkeypatch.setattr(os, "environ", dict(chosen))
         assert env.recorded_collectives() is None
@@ -248,6 +249,17 @@ def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatc
             assert env.recorded_collectives() == prefix
             assert chosen.items() <= os.environ.items()
         assert chosen.items() <= os.environ.items()
+
+
+@pytest.mark.parametrize("current", [True, False])
+def test_collectives_are_recorded_by_the_variable_that_this_torch_knows(current, monkeypatch):
+    """With the other one current torch warns on each rank, and older torch records nothing."""
+    monkeypatch.setattr(os, "environ", {})
+    env.record_collectives(current)
+    names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    assert [name in os.environ for name in names] == [current, not current]
+    with env.collectives_kept_in(Path("/runs/1")):
+        assert env.recorded_collectives() == "/runs/1/nccl_trace_"
 
 
 @pytest.mark.parametrize(

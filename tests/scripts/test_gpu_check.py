@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import time
+from pathlib import Path
 
-from scripts.gpu_check import machine, several_gpus
+import pytest
+import torch
+
+from scripts.gpu_check import checks, machine, one_gpu, several_gpus
+from scripts.gpu_check.__main__ import left_of, outcome
+from scripts.gpu_check.machine import Failed, OutOfTime
 from tests.gpu.job import uuids_of
 from tests.hosts import Result
 
@@ -35,3 +41,82 @@ def test_the_place_of_an_error_is_named():
     result = Result(1, text, "", (), False, 0.0)
     expected = 'ended with 1: RuntimeError: called a sync File "a.py", line 3, in f'
     assert machine.end_of(result) == expected
+
+
+def test_the_budget_begins_with_the_script(monkeypatch):
+    monkeypatch.setenv("GPU_CHECK_BEGAN", str(int(time.time()) - 40))
+    assert left_of(560.0) == pytest.approx(520, abs=2)
+    monkeypatch.delenv("GPU_CHECK_BEGAN")
+    assert left_of(560.0) == pytest.approx(560)
+
+
+def test_averages_are_compared_by_how_far_they_are_from_the_weights(tmp_path):
+    """What only copies the weights is 1 away, whatever the size of a step is."""
+
+    def checkpoint(name, ema):
+        path = tmp_path / name
+        torch.save({"model": {"nets": {"w": torch.ones(3)}, "ema": {"w": ema}}}, path)
+        return path
+
+    averaged = checkpoint("averaged", torch.full((3,), 0.999))
+    for name, ema, apart in (("same", 0.999, 0.0), ("copied", 1.0, 1.0), ("half", 0.9995, 0.5)):
+        other = checkpoint(name, torch.full((3,), ema))
+        assert checks.averages_apart(averaged, other) == pytest.approx(apart, abs=1e-3)
+
+
+class Trainings:
+    """Stands for a machine with GPUs; a training is its options and its policy."""
+
+    cpu = False
+
+    def train(self, *options, variant=machine.CROPS, **_):
+        return options, variant
+
+    def base(self, variant=machine.CROPS):
+        return self.train(variant=variant)
+
+
+@pytest.mark.parametrize(
+    "module, check", [(one_gpu, "options"), (several_gpus, "gradients_over_nccl")]
+)
+def test_what_is_compiled_is_compared_without_crops(module, check, monkeypatch):
+    """It draws them on the GPU, and with them all later noise is another."""
+    pairs = []
+    monkeypatch.setattr(
+        module, "near", lambda *pair_and_bound: pairs.append(pair_and_bound[:2]) or 0.0
+    )
+    getattr(module, check)(Trainings())
+    compiled = [pair for pair in pairs if {"preset=max", "compile=true"} & {*pair[1][0]}]
+    assert compiled and all(base == ((), machine.IMAGES) for base, _ in compiled)
+    assert all(base[1] == trained[1] for base, trained in pairs)
+
+
+@pytest.mark.parametrize("kind, prefix", [(Failed, "FAIL"), (OutOfTime, "skip")])
+def test_what_was_found_before_is_not_lost(kind, prefix):
+    """Of the parts that ended before the budget, or that another one's failure came before."""
+
+    def run(part):
+        if part == "b":
+            raise kind("of b")
+        return "well"
+
+    def check(_):
+        return checks.each("abc", run)
+
+    plan = checks.Check("letters", check, 1, ())
+    state, found = outcome(plan, machine.Machine(Path(), [], True))
+    assert state == prefix and "a well" in found
+    assert ("c well" in found and "b FAILED: of b" in found) is (kind is Failed)
+
+
+@pytest.mark.parametrize("timed_out, kind", [(True, OutOfTime), (False, Failed)])
+def test_tables_of_a_benchmark_that_is_cut_off_are_shown(timed_out, kind, monkeypatch):
+    here = machine.Machine(Path(), [], True, 60.0)
+
+    def cut_off(*_, **__):
+        here.deadline -= 60.0 * timed_out
+        return Result(1, "the first table", "", (), timed_out, 0.0)
+
+    monkeypatch.setattr(one_gpu, "python", cut_off)
+    with pytest.raises(kind, match="the first table"):
+        one_gpu.benched(here, "step")

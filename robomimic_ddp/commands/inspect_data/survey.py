@@ -12,7 +12,7 @@ import numpy as np
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
-from robomimic_ddp.data.rlds.index.source import NAME, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.pipeline.images import decode
 from robomimic_ddp.data.rlds.schema.features import episode_features, is_number, is_picture
 from robomimic_ddp.errors import DataError
@@ -118,7 +118,7 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
             if not is_picture(f)
         },
         "episode": [*sorted(episode_features(source.features))],
-        "prepared": notes and {**notes, "source": notes["source"][NAME]},
+        "prepared": notes and {**notes, "source": notes["source"]["dataset"]},
         "language": {
             "feature": language(source),
             "different": len(different),

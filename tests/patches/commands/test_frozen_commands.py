@@ -45,7 +45,7 @@ def test_flags(command, capsys):
     usage, _, described = capsys.readouterr().out.partition("\n\n")
     arguments, *options = FLAGS[command]
     assert usage.endswith(f" {arguments}")
-    shown = re.findall(r"^  (?:-\w \w+, |-h, )?(--?[\w-]+)", described, re.MULTILINE)
+    shown = re.findall(r"^  (?:-\w(?: \w+)?, )?(--?[\w-]+)", described, re.MULTILINE)
     assert sorted(shown) == sorted(["--help", *options])
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
-from robomimic_ddp.monitoring.profiler import FOLDER, Profile, covered, line
+from robomimic_ddp.monitoring.profiler import FOLDER, Profile, computed, covered, line
 from robomimic_ddp.training import epoch as seam
 from tests.ranks.hosts import Algo
 from tests.ranks.running import running
@@ -91,3 +93,15 @@ def test_the_line_names_what_limits_a_step(limit):
 
 def test_kernels_that_overlap_count_once():
     assert covered([(0, 2), (1, 3), (1, 2), (5, 6)]) == 4 and covered([]) == 0
+
+
+def test_what_the_program_names_is_no_computing_of_the_gpu():
+    """torch shows "ProfilerStep#3" on the GPU as well, gaps between its kernels included."""
+    gpu = {"thread": 0, "device_type": DeviceType.CUDA}
+    events = [
+        FunctionEvent(1, "kernel", start_us=0, end_us=2e6, **gpu),
+        FunctionEvent(2, "ProfilerStep#3", start_us=0, end_us=9e6, is_user_annotation=True, **gpu),
+        FunctionEvent(3, "kernel", start_us=8e6, end_us=9e6, **gpu),
+        FunctionEvent(4, "aten::mm", thread=0, start_us=0, end_us=9e6),
+    ]
+    assert computed(events) == 3

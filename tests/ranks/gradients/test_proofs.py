@@ -111,6 +111,13 @@ def compared(comm: str, happens: str) -> tuple:
     batch = torch.randn(8, 4)
     for parameter in net.parameters() if happens == "halved" else ():
         parameter.register_hook(lambda gradient: gradient / 2)
+    if happens.startswith("noise"):  # as kernels that do not repeat their bits have
+        size = float(happens.partition("=")[2])
+        net[1].register_full_backward_hook(
+            lambda module, before, after: tuple(
+                one + size * one * torch.randn(8, 8) for one in before
+            )
+        )
     for _ in range(2):  # gradients of the first pass are dropped
         optimizer.zero_grad()
         loss = loss_of(algo, batch)
@@ -130,6 +137,8 @@ def compared(comm: str, happens: str) -> tuple:
     [
         ("nothing", (None, [])),
         ("grad", (None, [])),
+        ("noise=1e-7", (None, [])),
+        ("noise=1e-3", (None, [])),
         ("halved", (None, ["the gradient of nets.policy.noise_pred_net.0.weight"])),
         ("overflow", (gradient_means.NOT_FINITE, [])),
     ],

@@ -617,7 +617,7 @@ def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
     (target(made) / "copy").mkdir()
     damaged = target(made) / "copy" / "metadata.json"
-    damaged.write_text('{"robomimic_ddp_prepared": {"format": 2}}')
-    with pytest.raises(DataError, match="format 2, and format 1"):
+    damaged.write_text('{"robomimic_ddp_prepared": {"format": 1}}')
+    with pytest.raises(DataError, match="format 1, and format 2"):
         prepared.read(damaged.parent)
     shutil.rmtree(damaged.parent)

@@ -47,6 +47,32 @@ def test_a_nest_arrives_as_the_host_would_bring_it(pinned):
     assert batch["obs"] is obs and not obs["b"].is_meta, "the host's nest is left alone"
 
 
+class Images(Model):
+    """Sends half of its frames, as the host's diffusion policy does."""
+
+    __module__ = Model.__module__
+    device = torch.device("meta")
+
+    def process_batch_for_training(self, batch):
+        seen = {"obs": batch["obs"][:, :1], "goal_obs": None}
+        return tensor_utils.to_device(tensor_utils.to_float(seen), self.device)
+
+    def log_info(self, info):
+        return info
+
+
+def test_images_are_sent_as_bytes(pinned):
+    host, model = tensor_utils.to_float, Images()
+    with ExitStack() as undo:
+        assert pinned_batches.install(model, undo)
+        images = torch.zeros(2, 2, 3, dtype=torch.uint8)
+        made = model.process_batch_for_training({"obs": images})
+        assert tensor_utils.to_float is host, "elsewhere floats stay where they are"
+    assert [(tensor.shape, tensor.dtype) for tensor in pinned] == [((2, 1, 3), torch.uint8)]
+    assert made["obs"].is_meta and made["obs"].dtype == torch.float32
+    assert made["goal_obs"] is None and "process_batch_for_training" not in vars(model)
+
+
 def test_a_host_without_it_is_left_alone(pinned):
     with ExitStack() as undo:
         assert not pinned_batches.install(object(), undo)

@@ -28,7 +28,7 @@ from robomimic_ddp.data.rlds.index.build import (
     make_index,
     missing_episodes,
 )
-from robomimic_ddp.data.rlds.index.source import NAME, Source
+from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
@@ -112,7 +112,7 @@ def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index:
     """Write `index` into the `folder` of a prepared set, where `load_index` finds it once the
     folder is that of the dataset `name`. source: the same folder. Raises OSError.
     """
-    identity = {**source.identity, NAME: name}
+    identity = {**source.identity, "dataset": name}
     rows = finite(index)
     (folder / IN_SET).mkdir(exist_ok=True)  # not `folder`: another task may have renamed it
     for skip_corrupt in (False, True) if len(rows) == len(index.file) else (True,):

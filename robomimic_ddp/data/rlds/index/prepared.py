@@ -22,7 +22,7 @@ from robomimic_ddp import files
 from robomimic_ddp.errors import DataError
 
 KEY = "robomimic_ddp_prepared"
-FORMAT = 1
+FORMAT = 2
 INFO = "metadata.json"
 """The file of tensorflow-datasets' MetadataDict."""
 
@@ -73,7 +73,7 @@ def described(notes: Mapping[str, Any], size: Sequence[int], image_filter: str) 
     """Return a line for a run that asks for images of `size` (height, width), resized by
     `image_filter`. It says so if they are resized a second time, or by another filter.
     """
-    line = f"prepared from {notes['source']['data set']} at {quality(notes)}"
+    line = f"prepared from {notes['source']['dataset']} at {quality(notes)}"
     if list(size) != notes["size"]:
         line += f"; resized again to {size[0]}x{size[1]} (observation.image_dim)"
     elif notes["psnr"] is not None and image_filter != notes["filter"]:

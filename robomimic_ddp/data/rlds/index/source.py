@@ -21,8 +21,6 @@ from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
 SPLIT = "train"
-NAME = "data\x20set"
-"""Key of the name in `Source.identity`, spelled as in existing caches."""
 _MOST_INFO_BYTES = 2 * 2**20
 """tensorflow-datasets takes minutes to name a million files."""
 _READERS = 16
@@ -243,7 +241,7 @@ class Source:
     def identity(self) -> dict[str, Any]:
         """Name, files (names, sizes), digests of the records' checksums and of the features."""
         return {
-            NAME: self.name,
+            "dataset": self.name,
             "files": [[path.name, size] for path, size in zip(self.files, self.sizes)],
             "checksums": self.checksums,
             "metadata": hashlib.sha256(files.read_bytes(self.folder / "features.json")).hexdigest(),
