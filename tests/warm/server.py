@@ -6,8 +6,8 @@ A job is `python -m module arguments` in a fork of this process: a separate proc
 with the caller's folder, variables, output files and import path, that ends as Python ends. Under
 `torch.distributed.run` the agent is such a job, and its ranks are its own children: forked before
 the agent begins (it has threads later), each waits until the agent starts it. So do the workers of
-`robomimic_ddp evaluate`. All else is torchrun's own. What is missing against a cold start is Python's own start and the imports
-of other people's packages.
+`robomimic_ddp evaluate`. All else is torchrun's own. What is missing against a cold start is
+Python's own start and the imports of other people's packages.
 
 This process adopts the processes that outlive their parents, so that what a job leaves behind is
 found among its descendants.
