@@ -6,6 +6,7 @@ The engine (and LibCST with it) is imported when a command runs, not when its he
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping
 
@@ -165,8 +166,13 @@ def _apply(args: argparse.Namespace) -> int:
 
         commit = branch.commit(examination, args.branch, branch.message(after, fresh))
         where = f" in commit {commit} on the new branch {args.branch}"
-    _print_table(after, fresh)
-    say(f"{_counted(_originals(examination))}{where}. Take them back with robomimic-ddp revert.")
+    table = report.table(after, fresh, width(), absent=False)
+    print_clean(f"host: {host.package}\n\n{table}\n")
+    path = "" if args.path is None else f" {shlex.quote(args.path)}"
+    say(
+        f"{_counted(_originals(examination))}{where}. Take them back with `robomimic-ddp "
+        f"revert{path}`; `robomimic-ddp status{path}` also lists what this host does not have."
+    )
     _print_base(examination)
     return EXIT_DONE
 
@@ -195,8 +201,8 @@ def _refuse(examination: Examination) -> int:
     return EXIT_REFUSED
 
 
-def _print_table(examination: Examination, fresh: set[tuple[str, str]] = frozenset()) -> None:
-    table = report.table(examination, fresh, width())
+def _print_table(examination: Examination) -> None:
+    table = report.table(examination, width=width())
     print_clean(f"host: {examination.host.package}\n\n{table}\n")
 
 

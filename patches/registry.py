@@ -46,7 +46,10 @@ def _expand(words: Iterable[str]) -> set[str]:
         if not hits:
             choices = sorted({*known, *(fixer.seam for fixer in known.values())})
             hint = did_you_mean(word, choices)
-            named = ", ".join(choices)
-            raise UsageError(f"no edit or area is named {word!r}.{hint} Known: {named}.")
+            optional = ", ".join(name for name, fixer in known.items() if not fixer.default)
+            raise UsageError(
+                f"no edit or area is named {word!r}.{hint} robomimic-ddp status lists them; off by "
+                f"default: {optional}."
+            )
         names |= hits
     return names

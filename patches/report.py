@@ -37,9 +37,11 @@ def table(
     examination: Examination,
     fresh: Collection[tuple[str, str]] = (),
     width: int | None = None,
+    absent: bool = True,
 ) -> str:
     """One line a finding: area (seam), edit (fixer), where ("utils/log_utils.py:21,40"), outcome.
     `fresh`: (fixer, file) applied just now. Within `width` columns, if it is small, without area.
+    `absent`: also what is not present.
     """
     rows = [("AREA", "EDIT", "WHERE", "OUTCOME")]
     if examination.refusal is not None:
@@ -48,6 +50,8 @@ def table(
             for path, line, way in examination.refusal.uses
         ]
     for finding in examination.findings:
+        if isinstance(finding.outcome, NotPresent) and not absent:
+            continue
         outcome = _WORDS[type(finding.outcome)]
         if (finding.fixer.name, finding.path) in fresh:
             outcome = "patched now"

@@ -21,7 +21,7 @@ from robomimic_ddp.patches.edits import (
 from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
-from robomimic_ddp.patches.syntax.source import Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 HELPERS = ("utils/train_utils.py",)
 FILE_OPERATIONS = (
@@ -29,6 +29,9 @@ FILE_OPERATIONS = (
     *("os.mkdir", "os.remove", "os.rename", "os.replace", "os.unlink"),
 )
 _ARGUMENTS = {"mode", "encoding", "errors", "newline"}
+FILE = "outfile"
+"""What robomimic calls a file that it writes."""
+OPEN = ".open_on_main"
 VIDEOS = "video_paths"
 """What rollouts return; only the main rank has them, so removing them needs no edit."""
 
@@ -57,8 +60,11 @@ def _file_operations(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 
 def _written(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
-    """`with open(path, 'w')`, or 'a'; files opened to be read stay."""
+    """`with open(path, 'w')`, or 'a'; files opened to be read stay. The file of a statement
+    `json.dump(config, open(path, 'w'))` gets a with statement.
+    """
     with_items = {item.item for item in walk(train, cst.WithItem)}
+    lines = _single_calls(train)
     for call in calls(source, train, "builtins.open"):
         mode = argument(call, 1, "mode")
         text = text_of(mode)
@@ -72,10 +78,39 @@ def _written(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
         if text.strip("bt") not in ("w", "a") or not is_known:
             why = "a file is opened for writing in another way than open(path, 'w') or 'a'"
             yield unrecognised(source, call, why)
+        elif call in lines:
+            yield Edit(lines[call], _with_file)
         elif call not in with_items:
             why = "a file is opened for writing outside the head of a with statement"
             yield unrecognised(source, call, why)
         yield rename(source, call, "open_on_main")
+
+
+def _single_calls(train: cst.FunctionDef) -> dict[cst.BaseExpression, cst.SimpleStatementLine]:
+    """Return the lines that are one call, by the call's object and each of its arguments; none
+    where the name that a with statement would give the file is taken.
+    """
+    lines: dict[cst.BaseExpression, cst.SimpleStatementLine] = {}
+    if any(name.value == FILE for name in walk(train, cst.Name)):
+        return lines
+    for line in walk(train, cst.SimpleStatementLine):
+        match line.body:
+            case [cst.Expr(cst.Call(func=func, args=args))]:
+                values = [arg.value for arg in args if not arg.star]
+                if isinstance(func, cst.Attribute):
+                    values.append(func.value)
+                lines |= dict.fromkeys(values, line)
+    return lines
+
+
+def _with_file(line: cst.SimpleStatementLine) -> cst.With:
+    """`json.dump(config, DDPUtils.open_on_main(path))` becomes the body of a with statement whose
+    file it takes.
+    """
+    opened = next(call for call in walk(line, cst.Call) if dotted(call.func).endswith(OPEN))
+    item = cst.WithItem(opened, cst.AsName(cst.Name(FILE)))
+    inside = line.deep_replace(opened, cst.Name(FILE)).with_changes(leading_lines=())
+    return cst.With([item], cst.IndentedBlock([inside]), leading_lines=line.leading_lines)
 
 
 FIXERS = {

@@ -46,18 +46,29 @@ def _loop(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`best_valid_loss = None` becomes `best_valid_loss = DDPUtils.restored("best_valid_loss",
     None)`: before the epoch loop, outside of any condition (a host's own `if resume:` stays).
+    So do further ones of a host, which the loop sets as `top_n = updated_stats["top_n"]`.
     """
+    loop = next((loop for loop in walk(train, cst.For) if any(run_epoch_calls(loop))), None)
+    names = {*BEST, *_kept_by(loop)}
     for statement in train.body.body:
-        if isinstance(statement, cst.For) and any(run_epoch_calls(statement)):
+        if statement is loop:
             return
         lines = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
         for assign in lines:
             if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
                 name = dotted(assign.targets[0].target)
-                if name in BEST and source.is_api(assign.value, "restored"):
+                if name in names and source.is_api(assign.value, "restored"):
                     yield assign
-                elif name in BEST:
+                elif name in names:
                     yield put_after(source, assign.value, "restored", f'"{name}"')
+
+
+def _kept_by(loop: cst.For | None) -> Iterator[str]:
+    """Yield the variables that the loop sets to the entry of that name of something."""
+    for assign in walk(loop, cst.Assign) if loop else ():
+        name = dotted(assign.targets[0].target)
+        if name and key_of(assign.value) == name:
+            yield name
 
 
 def _rates(source: Source, function: cst.FunctionDef) -> list[Found]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -222,8 +223,9 @@ def _importable() -> Path:
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
         raise UsageError(
-            "no robomimic can be imported here, and no PATH was given. Give the folder of the "
-            "checkout: robomimic-ddp COMMAND PATH"
+            f"no robomimic can be imported by {sys.executable} in this folder, and no PATH was "
+            "given. Activate the environment of the host, or give the folder of its checkout: PATH, "
+            "or run --host PATH."
         )
     folder, shown = Path(places[0]).resolve(), f"the importable robomimic ({places[0]})"
     package = _package_below(folder, shown)

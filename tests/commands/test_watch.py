@@ -69,6 +69,7 @@ def test_how_far_and_how_fast_it_is(run, capsys):
 def test_a_run_that_has_stopped(run, capsys):
     stopped = "in epoch 3 after 40 steps of it"
     lines = once(run(ended="ended", stopped=stopped), capsys)
+    assert re.fullmatch(r"last save: 0:00:0\d ago", lines[1])  # inside epoch 3, not after epoch 2
     assert f"stopped {stopped}" in lines and not any("samples/s" in line for line in lines)
     assert lines[-1] == f"  {COMMAND}"
 

@@ -214,6 +214,14 @@ def test_a_hosts_own_loader_needs_no_batch_size():
         ReplayedLoader.__new__(ReplayedLoader).loader  # noqa: B018
 
 
+def test_an_iterator_has_the_length_of_a_pass_as_that_of_torch_has():
+    host = DataLoader(Samples(7), batch_size=2)
+    iterators = [iter(host), iter(ReplayedLoader(host)), iter(sharded(43, 2, 1, 4))]
+    assert [len(iterator) for iterator in iterators] == [4, 4, 5]
+    next(iterators[2])
+    assert len(iterators[2]) == 5
+
+
 def test_batches_left_of_a_sharded_pass():
     loader = sharded(43, 2, 1, 4)
     assert loader.batches_left() == 5

@@ -202,6 +202,20 @@ def run(cfg: "OmegaConf") -> str:
             "'a', newline=''",
             "encoding='x', mode='at'",
         )
+    ]
+    + [
+        f"""import json
+@@
+{TRAIN}    if a:
+        # what it trains with
+        <<{before}open(path, 'w'){after}  # all of it|with DDPUtils.open_on_main(path, 'w') as outfile:
+            {before}outfile{after}  # all of it>>
+"""
+        for before, after in (
+            ("json.dump(config, ", ")"),
+            ("print(config, file=", ")"),
+            ("", ".write(str(config))"),
+        )
     ],
     "over_ranks": [
         f"import torch\n@@\n\n\ndef loss(self, q):\n    lam = {alpha} / "
@@ -287,7 +301,15 @@ def train(config, device, resume=False):
     if resume:
         best_valid_loss = saved["best_valid_loss"]
 """
-        + LOOP
+        + LOOP,
+        f"""import os
+@@
+{TRAIN}    best_return = <<|DDPUtils.restored("best_return", >>None<<|)>>
+    top_n = <<|DDPUtils.restored("top_n", >>{{k: [0., 0.] for k in envs}}<<|)>>
+    last_log = None
+{LOOP}        top_n = updated_stats["top_n"]
+        last_log = logs["Train"]
+"""
     ],
     "scale_lr": [
         f"import torch.optim as optim\n@@\n{RATES}    lr = <<{rate}|DDPUtils.scale_lr({rate})>>\n"
@@ -627,7 +649,17 @@ UNRECOGNISED = {
                 "open(p, buffering=1, mode='w')",
             )
         ),
-        (f"import json\n{TRAIN}    json.dump({{}}, open(path, 'w'))\n", 3),
+        *(
+            (f"import json\n{TRAIN}    {statement}\n", 3)
+            for statement in (
+                "file = open(path, 'w')",
+                "if a: json.dump({}, open(path, 'w'))",
+                "json.dump({}, open(path, 'w')); save()",
+                "json.dump(text(open(path, 'w')), names)",
+                "json.dump(outfile, open(path, 'w'))",
+                "write(*open(path, 'w'))",
+            )
+        ),
     ],
     "over_ranks": [
         (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)

@@ -42,7 +42,7 @@ def read(path: Any) -> dict[str, Any]:
             f"{path} is a folder; expected a file, such as models/*.pth or last.pth in it."
         )
     if not file.exists():
-        raise CheckpointError(f"{path} does not exist (looked for {file.absolute()}).")
+        raise CheckpointError(f"{file.absolute()} does not exist.")
     content = safe_load.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)

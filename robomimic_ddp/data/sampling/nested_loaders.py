@@ -23,6 +23,22 @@ class Wrapped:
         return getattr(getattr(self, last), name)
 
 
+class Batches:
+    """An iterator with the length of a whole pass, as that of torch's DataLoader has."""
+
+    def __init__(self, batches: Iterator[Any], loader: Any) -> None:
+        self._batches, self._loader = batches, loader
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
 class StreamLoader(Wrapped):
     """The train loader of an IterableDataset: batches of this rank's stream.
 

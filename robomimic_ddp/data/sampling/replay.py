@@ -183,6 +183,9 @@ class _Iteration:
     def __iter__(self) -> _Iteration:
         return self
 
+    def __len__(self) -> int:
+        return len(self.loader)
+
     def __next__(self) -> Any:
         try:
             batch = next(self._iterator)

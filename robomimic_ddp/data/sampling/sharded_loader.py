@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.data.sampling.nested_loaders import Wrapped
+from robomimic_ddp.data.sampling.nested_loaders import Batches, Wrapped
 from robomimic_ddp.data.sampling.pass_order import another_order
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 
@@ -54,7 +54,10 @@ class ShardedLoader(Wrapped):
         """Return the number of batches of this rank in a pass."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Batches:
+        return Batches(self._batches(), self)
+
+    def _batches(self) -> Iterator[Any]:
         if len(self) == 0:
             return  # a rank without samples starts no worker processes
         sampler = self.sampler

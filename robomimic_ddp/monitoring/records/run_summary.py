@@ -25,8 +25,8 @@ def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> It
     yield f"run {name}: epoch {_of(last['epoch'], last.get('epochs'))}, step {_steps(last)}"
     if not any(beat.get("ended") or beat["finished"] for beat in beats):
         yield from _speed(record, beats, last)
-    yield f"last save: {_last_save(directory, record, now)}"
     stopped = _json(directory / REQUEUE).get("stopped")
+    yield f"last save: {_last_save(directory, {} if stopped else record, now)}"
     if stopped:
         yield f"stopped {stopped}"
 

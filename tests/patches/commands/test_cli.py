@@ -92,12 +92,22 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
         (["status", __file__], "is a file"),
         (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
         (["apply", "{host}", "--only", "scale_rl"], "Did you mean scale_lr"),
+        (["apply", "{host}", "--with", "no_such"], "off by default: unet_config."),
     ],
 )
 def test_wrong_usage_is_two(command, host, arguments, words):
     code, out, err = command(*(argument.format(host=host) for argument in arguments))
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_apply_lists_what_the_host_has_and_names_its_path_again(command, host):
+    folder = host.with_name("a folder")
+    host.rename(folder)
+    code, out, _ = command("apply", str(folder))
+    assert code == 0 and "patched now" in out and "not present" not in out
+    assert f"`robomimic-ddp status '{folder}'`" in out
+    assert f"`robomimic-ddp revert '{folder}'`" in out
 
 
 @pytest.mark.parametrize("width", [80, 120])

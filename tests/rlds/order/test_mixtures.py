@@ -98,6 +98,8 @@ def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     seen = [index for loader in loaders for row in batches(loader, 11) for index in row]
     position = loaders[0].position()
     assert loaders[1].position() == position
+    alone = make_loader(mixture, 3, 0, 1, 7).seek(position, 2, 1)
+    assert alone.count("split again over 1 rank") == 2 and "1 ranks" not in alone
     other, _ = mixed(weights=[3.0, 1.0])
     loaders = [make_loader(other, 4, rank, 3, 7) for rank in range(3)]
     for loader in loaders:

@@ -133,9 +133,10 @@ class RLDSTrainLoader(RLDSLoader):
             return f"data: pass {number} resumes after {self._delivered_in_pass} {self._unit}"
         left = self._schedule.rest
         assert left is not None
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         return (
             f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
-            f"pass {number} has not delivered are split again over {self.world_size} ranks"
+            f"pass {number} has not delivered are split again over {ranks}"
         )
 
     @property
