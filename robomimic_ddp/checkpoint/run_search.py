@@ -93,8 +93,8 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
         return None
     raise CheckpointError(
         f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes "
-        "at every epoch's end. Expected the output_dir and experiment.name of the run to resume. "
-        "Check both, or start without resume."
+        "at its first epoch's end. Expected the output_dir and experiment.name of the run to "
+        "resume. Check both, or start without resume."
     )
 
 

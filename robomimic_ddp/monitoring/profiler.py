@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class Profile:
             return f"{device} limits the step: {remedy}"
         if self.on_gpu:
             return "launching limits the step: ddp.compile=reduce-overhead, a larger batch"
-        return "cores are idle: fewer ranks, or a larger batch"
+        return "cores are idle, or other programs use them: fewer ranks, or a larger batch"
 
 
 def line(profiles: list[Profile]) -> str:
@@ -133,11 +134,13 @@ class Profiler(StepHook):
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
-        schedule = torch.profiler.schedule(wait=0, warmup=0, active=self.steps, repeat=1)
-        self._profiler = torch.profiler.profile(
-            activities=activities, schedule=schedule, on_trace_ready=self._write
-        )
-        self._profiler.start()
+        with warnings.catch_warnings():  # of warm-up, which has been, and of later cycles
+            warnings.simplefilter("ignore", UserWarning)
+            schedule = torch.profiler.schedule(wait=0, warmup=0, active=self.steps, repeat=1)
+            self._profiler = torch.profiler.profile(
+                activities=activities, schedule=schedule, on_trace_ready=self._write
+            )
+            self._profiler.start()
         self._began, self._cpu, self._waited = self._clock(), time.process_time(), 0.0
 
     def _write(self, profiler: Any) -> None:

@@ -61,6 +61,7 @@ def test_nothing_to_resume_names_the_place(tmp_path):
     with pytest.raises(CheckpointError, match="nothing to resume") as caught:
         find_run(tmp_path, host_resumes=True)
     assert str(tmp_path) in str(caught.value)
+    assert "at its first epoch's end" in str(caught.value)  # later ones come by ddp.save_seconds
 
 
 @pytest.mark.parametrize(

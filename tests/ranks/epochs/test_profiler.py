@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,9 @@ LIMITS = {
     "the GPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=True, cores=4),
     "the CPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=False, cores=4),
     "launching limits": Profile(5, 1.0, busy=0.3, data=0.01, gradients=0.0, on_gpu=True, cores=4),
-    "cores are idle": Profile(5, 1.0, busy=0.3, data=0.01, gradients=0.0, on_gpu=False, cores=4),
+    "cores are idle, or other programs use": Profile(
+        5, 1.0, busy=0.3, data=0.01, gradients=0.0, on_gpu=False, cores=4
+    ),
 }
 
 
@@ -46,7 +49,12 @@ def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
 def profiled(directory, steps, of_epoch):
     """What the main rank prints in two epochs of `of_epoch` steps."""
     printed = io.StringIO()
-    with running(Path(directory), profile=steps) as run, contextlib.redirect_stdout(printed):
+    with (
+        running(Path(directory), profile=steps) as run,
+        contextlib.redirect_stdout(printed),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("error", message=".*Profiler ")
         algo, logged = Algo(), seam.epoch_log(run_epoch)
         for number in (1, 2):
             run.progress.part.epoch = number
