@@ -61,7 +61,11 @@ def base(algo: str, dataset: Path, output: Path) -> dict[str, Any]:
 _UNET = {"diffusion_step_embed_dim": 32, "down_dims": [16, 32]}
 """Praxis ignores these keys; a test host gets them as the net's defaults (tests/hosts.py)."""
 _DIFFUSION = {
-    "algo": {"unet": _UNET, "optim_params": {"policy": {"learning_rate": {"warmup_steps": 2}}}},
+    "algo": {
+        "unet": _UNET,
+        "ddpm": {"num_inference_timesteps": 10},  # of 100, which take most of a rollout's time
+        "optim_params": {"policy": {"learning_rate": {"warmup_steps": 2}}},
+    },
     "train": {"seq_length": 16, "frame_stack": 2},
 }
 _IMAGES = {

@@ -5,9 +5,9 @@
 A job is `python -m module arguments` in a fork of this process: a separate process and session
 with the caller's folder, variables, output files and import path, that ends as Python ends. Under
 `torch.distributed.run` the agent is such a job, and its ranks are its own children: forked before
-the agent begins (it has threads later), each waits until the agent starts it. All else is
-torchrun's own. What is missing against a cold start is Python's own start and the imports
-of other people's packages.
+the agent begins (it has threads later), each waits until the agent starts it. So do the workers of
+`robomimic_ddp evaluate`. All else is torchrun's own. What is missing against a cold start is
+Python's own start and the imports of other people's packages.
 
 This process adopts the processes that outlive their parents, so that what a job leaves behind is
 found among its descendants.
@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.warm import modules
-from tests.warm.ranks import Nursery
+from tests.warm.ranks import WORKERS, Nursery
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
@@ -104,11 +104,12 @@ def enter(words: list[str], variables: dict[str, str], own_path: list[str], rank
     _forget_this_package()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # each process has a different stream
-    if ranks:
-        nursery = Nursery(ranks, lambda given, env: enter(given, env, own_path))
+    plays = words[:3] == ["-m", "robomimic_ddp", "evaluate"]
+    if ranks or plays:
+        nursery = Nursery(ranks or WORKERS, lambda given, env: enter(given, env, own_path))
         if nursery.rank_has_run:
             return
-        nursery.install()
+        (nursery.start_workers if plays else nursery.start_ranks)()
     flag, module, *arguments = words[unbuffered:]
     assert flag == "-m", words
     sys.argv[:] = ["-m", *arguments]
