@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import all_messages  # noqa: E402
 
 from robomimic_ddp import __version__  # noqa: E402
-from robomimic_ddp.config.options import markdown_table  # noqa: E402
+from robomimic_ddp.config.options_table import markdown_table  # noqa: E402
 
 project = "robomimic-ddp"
 author = "robomimic-ddp authors"

@@ -2,7 +2,7 @@
 # Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
 #   scripts/test.sh                  what every change is tested with
 #   scripts/test.sh --all            the slow tests too: soaks, notebooks, measurements, builds, docs' commands
-#   scripts/test.sh --changed=main   what files that differ from a commit need
+#   scripts/test.sh --changed=main   what the files need that you changed since your branch left it
 #   scripts/test.sh -k sampler       paths and common flags go to pytest; others after --
 #   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt)
 #                                    and Python 3.10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,7 +209,7 @@ class Options:
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 DEFAULTS = dataclasses.asdict(Options())
-_KINDS = {
+KINDS = {
     **{bool: "true | false", int: "a whole number", float: "a number", str: "text"},
     dict: "NAME=VALUE",
 }
@@ -301,20 +301,6 @@ def _expected(name: str) -> str:
             f"ddp.{name}.{example}=VALUE, or in the environment {variable}='{{{example}: VALUE}}'"
         )
     least, most = metadata["minimum"], metadata["maximum"]
-    kinds = [*(metadata["choices"] or [_KINDS[type(default)]]), *(metadata["also"] or ())[:1]]
+    kinds = [*(metadata["choices"] or [KINDS[type(default)]]), *(metadata["also"] or ())[:1]]
     limits = "" if least is None else f" of at least {least:g}, at most {most:g}"
     return f"{' | '.join(kinds)}{limits} (default {default})"
-
-
-def markdown_table() -> str:
-    """Return the table of docs/options.md, generated so that it cannot go stale."""
-    return "\n".join(["| option | default | values | meaning |", "|---|---|---|---|", *_rows()])
-
-
-def _rows() -> Iterator[str]:
-    for name, field in FIELDS.items():
-        default, also = DEFAULTS[name], (field.metadata["also"] or ())[:1]
-        values = ", ".join((*(f"`{choice}`" for choice in field.metadata["choices"]), *also))
-        values = values or _KINDS[type(default)].replace(" | ", ", ")
-        shown = str(default).lower() if isinstance(default, bool) else default or "none"
-        yield f"| `{name}` | `{shown}` | {values} | {field.metadata['help']} |"

@@ -15,6 +15,10 @@ NEEDS = {
     "": ("repository",),
     "patches/": ("fixers", "patches"),
     "robomimic_ddp/training/": ("ranks", "e2e/test_resume.py"),
+    "robomimic_ddp/training/step/": ("parity",),
+    "robomimic_ddp/monitoring/": ("ranks",),
+    "robomimic_ddp/verify/": ("ranks/gradients", "faults"),
+    "robomimic_ddp/data/sampling/": ("distributed", "ranks", "faults"),
     "robomimic_ddp/checkpoint/": ("ranks", "e2e/test_resume.py"),
     "robomimic_ddp/distributed/": ("ranks", "faults", "parity"),
     "robomimic_ddp/data/rlds/": ("rlds", "e2e/rlds"),
@@ -51,14 +55,19 @@ def needed(changed: Iterable[str]) -> set[str]:
 
 
 def changed_since(ref: str) -> list[str]:
-    """Return the files that differ from a commit, and those that git does not know."""
-    paths: list[str] = []
-    for words in (["diff", "--name-only", ref], ["ls-files", "--others", "--exclude-standard"]):
+    """Return the files that differ from the last commit that this branch shares with `ref`, and
+    those that git does not know.
+    """
+
+    def git(*words: str) -> list[str]:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            raise pytest.UsageError(f"--changed={ref}: {done.stderr.strip()}")
-        paths += done.stdout.splitlines()
-    return paths
+            why = done.stderr.strip() or "it shares no commit with this branch"
+            raise pytest.UsageError(f"--changed={ref}: {why}")
+        return done.stdout.splitlines()
+
+    (shared,) = git("merge-base", ref, "HEAD")
+    return git("diff", "--name-only", shared) + git("ls-files", "--others", "--exclude-standard")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.hosts import ROOT
@@ -13,7 +16,11 @@ from tests.plugins import changed
     [
         ("README.md", {"repository", "e2e/docs/test_docs.py"}),
         ("patches/engine.py", {"repository", "fixers", "patches"}),
-        ("robomimic_ddp/data/sampling/sampler.py", {"repository", "data"}),
+        (
+            "robomimic_ddp/data/sampling/sampler.py",
+            {"repository", "data", "distributed", "ranks", "faults"},
+        ),
+        ("robomimic_ddp/monitoring/debug.py", {"repository", "monitoring", "ranks"}),
         ("robomimic_ddp/data/rlds/dataset.py", {"repository", "data", "rlds", "e2e/rlds"}),
         ("robomimic_ddp/errors.py", {"repository"}),
         ("tests/data/test_sampling.py", {"repository", "data/test_sampling.py"}),
@@ -30,6 +37,31 @@ def test_the_table_names_what_exists() -> None:
         assert (ROOT / start).exists(), start
         for test in tests:
             assert (ROOT / "tests" / test).exists(), test
+
+
+def test_what_others_have_changed_on_main_needs_no_tests_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed, "ROOT", tmp_path)
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=test", "-c", "user.email=test")
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def commit(name: str) -> None:
+        (tmp_path / name).write_text(name)  # files that are equal would count as renamed
+        git("add", name)
+        git("commit", "-m", name)
+
+    git("init", "-b", "main")
+    commit("shared.py")
+    git("checkout", "-b", "feature")
+    commit("committed.py")
+    (tmp_path / "new.py").touch()
+    git("checkout", "main")
+    commit("theirs.py")
+    git("checkout", "feature")
+    assert changed.changed_since("main") == ["committed.py", "new.py"]
 
 
 def test_a_commit_that_is_none() -> None:

@@ -22,10 +22,10 @@ class Waits(state_components.Component):
     name, per_rank = "waits", True
 
     def state_dict(self):
-        return self.run.waited
+        return self.run.progress.waited
 
     def load_state_dict(self, state, saved):
-        self.run.waited = 0.0 if state is None else state
+        self.run.progress.waited = 0.0 if state is None else state
 
 
 def train(directory, waited=None, kinds=(Waits,)):
@@ -36,9 +36,9 @@ def train(directory, waited=None, kinds=(Waits,)):
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
         if waited is not None:
-            run.waited = waited * group.rank()
+            run.progress.waited = waited * group.rank()
             saver.epoch_end(1)
-        return getattr(run, "waited", None)
+        return getattr(run.progress, "waited", None)
 
 
 def fitted(directory, found=None):
