@@ -103,7 +103,9 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 
 def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypatch):
     sharded = run_of(config({}), mode="fsdp")
-    assert "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in sharded.describe()
+    assert (
+        "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in sharded.describe()
+    )
     large = run_of(config({}))
     monkeypatch.setattr(plan_summary, "_SMALL_BYTES", 100)
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
