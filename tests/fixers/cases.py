@@ -208,8 +208,8 @@ def run(cfg: "OmegaConf") -> str:
 @@
 {TRAIN}    if a:
         # what it trains with
-        <<{before}open(p, 'w'){after}  # all of it|with DDPUtils.open_on_main(p, 'w') as outfile:
-            {before}outfile{after}  # all of it>>
+        <<{before}open(path, 'w'){after}  # all|with DDPUtils.open_on_main(path, 'w') as outfile:
+            {before}outfile{after}  # all>>
 """
         for before, after in (
             ("json.dump(config, ", ")"),
