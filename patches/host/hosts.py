@@ -224,8 +224,8 @@ def _importable() -> Path:
     if not places:
         raise UsageError(
             f"no robomimic can be imported by {sys.executable} in this folder, and no PATH was "
-            "given. Activate the environment of the host, or give the folder of its checkout: PATH, "
-            "or run --host PATH."
+            "given. Activate the environment of the host, or give the folder of its checkout: "
+            "PATH, or run --host PATH."
         )
     folder, shown = Path(places[0]).resolve(), f"the importable robomimic ({places[0]})"
     package = _package_below(folder, shown)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+_WANDB = "WANDB_MODE"
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
 _COLLECTIVES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """How many collectives are remembered: its name in current torch, which warns of the older one."""
@@ -93,9 +94,24 @@ def _added(texts: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
+@contextmanager
+def without_wandb(off: bool = True) -> Iterator[None]:
+    """For the block, if `off`, `wandb.init` starts no run, whichever class of the host calls it."""
+    asked = os.environ.get(_WANDB)
+    if off:
+        os.environ[_WANDB] = "disabled"
+    try:
+        yield
+    finally:
+        if off and asked is None:
+            os.environ.pop(_WANDB, None)
+        elif off:
+            os.environ[_WANDB] = asked
+
+
 def wandb_mode() -> str | None:
     """WANDB_MODE: "online", "offline", "disabled", ..."""
-    return os.environ.get("WANDB_MODE") or None
+    return os.environ.get(_WANDB) or None
 
 
 def command_line() -> list[str]:

@@ -83,7 +83,12 @@ def entry_point(main: Callable) -> Callable:
         if launch.elastic:
             get_error_handler().initialize()
             _end_with_parent()
-        with quiet_streams.without_errors(), quiet_streams.quiet_stdout(quiet=launch.rank > 0):
+        other = launch.rank > 0
+        with (
+            quiet_streams.without_errors(),
+            quiet_streams.quiet_stdout(quiet=other),
+            env.without_wandb(off=other),
+        ):
             _entered.append(launch)
             try:
                 return main(*args, **kwargs)

@@ -20,6 +20,8 @@ from robomimic_ddp.training import rollouts
 from robomimic_ddp.verify import data_fingerprint
 
 _NAMED_SETS = 3
+_SMALL_BYTES = 2 * 10**9
+"""What a policy keeps on a GPU fits with DDP below this, and FSDP is not mentioned."""
 _CONSTANT = "constant"
 _HOSTS_SCHEDULE = "multistep"
 """robomimic's default."""
@@ -83,6 +85,10 @@ def _state(run: Any) -> str:
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
+    if run.options.mode != "fsdp":
+        whole, counted = memory_and_disk.size(parameters, _averages(run))
+        if whole < _SMALL_BYTES:
+            return f"{counted} on each rank; activations come on top"
     return memory_and_disk.describe(parameters, shards, gpu_bytes, _averages(run))
 
 

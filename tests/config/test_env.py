@@ -9,6 +9,7 @@ import pytest
 
 from robomimic_ddp.config import env, launch_env, machine
 from robomimic_ddp.config.launch_env import LaunchEnv, read_launch_env
+from robomimic_ddp.distributed.entry_point import entry_point
 from robomimic_ddp.errors import LaunchError
 from tests.hosts import run
 
@@ -192,3 +193,20 @@ def test_ranks_refuse_to_start_on_fewer_nodes_than_torchrun_was_told(flags, star
     assert done.returncode == (1 if is_refused else 0), done
     assert ("trains" in done.stdout) != is_refused
     assert ("torchrun has started 1 node(s) and expected 2" in done.stderr) == is_refused
+
+
+LAUNCHER = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("rank", "asked", "seen"),
+    [("0", "offline", "offline"), ("1", "online", "disabled"), ("1", None, "disabled")],
+)
+def test_a_hosts_own_wandb_logger_starts_no_run_on_other_ranks(rank, asked, seen, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    texts = {**LAUNCHER, "RANK": rank, "LOCAL_RANK": rank, "WANDB_MODE": asked}
+    for name, text in texts.items():
+        if text is not None:
+            monkeypatch.setenv(name, text)
+    assert entry_point(lambda: os.environ["WANDB_MODE"])() == seen
+    assert os.environ.get("WANDB_MODE") == asked

@@ -208,8 +208,8 @@ def run(cfg: "OmegaConf") -> str:
 @@
 {TRAIN}    if a:
         # what it trains with
-        <<{before}open(path, 'w'){after}  # all of it|with DDPUtils.open_on_main(path, 'w') as outfile:
-            {before}outfile{after}  # all of it>>
+        <<{before}open(path, 'w'){after}  # all|with DDPUtils.open_on_main(path, 'w') as outfile:
+            {before}outfile{after}  # all>>
 """
         for before, after in (
             ("json.dump(config, ", ")"),
@@ -309,7 +309,7 @@ def train(config, device, resume=False):
     last_log = None
 {LOOP}        top_n = updated_stats["top_n"]
         last_log = logs["Train"]
-"""
+""",
     ],
     "scale_lr": [
         f"import torch.optim as optim\n@@\n{RATES}    lr = <<{rate}|DDPUtils.scale_lr({rate})>>\n"

@@ -86,9 +86,7 @@ def test_every_decision_has_a_line():
         "ddp.schedule=samples takes 1/8 of the steps, and so as many samples as one process",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
-        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for "
-        "weights and gradients gathered for a moment; activations come on top. ddp.mode=fsdp is "
-        "worth it where DDP's is more than half of a GPU",
+        "each rank; activations come on top",
         "precision: bf16",
         "preset: fast (fused optimizer)",
     ):
@@ -101,6 +99,16 @@ def test_every_decision_has_a_line():
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
     assert f"memory: 6 parameters x {state} bytes" in present.describe()
+
+
+def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypatch):
+    sharded = run_of(config({}), mode="fsdp")
+    assert (
+        "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in sharded.describe()
+    )
+    large = run_of(config({}))
+    monkeypatch.setattr(plan_summary, "_SMALL_BYTES", 100)
+    assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
 
 
 @pytest.mark.parametrize(

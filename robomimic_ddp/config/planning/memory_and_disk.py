@@ -20,19 +20,27 @@ _SHARE = 1 / 2
 """The share of a GPU that the state may take: the rest is for activations."""
 
 
+def size(parameters: int, averages: int = 1) -> tuple[int, str]:
+    """Return the bytes of what a device without FSDP keeps, and how they are counted. averages: the
+    number of copies of averaged weights.
+    """
+    state = STATE_BYTES + AVERAGE_BYTES * averages
+    average = ("", ", average", ", average twice")[averages]
+    return parameters * state, (
+        f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
+        f"{average}) = {_bytes(parameters * state)}"
+    )
+
+
 def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:
     """Estimates for one device, DDP and FSDP over `shards` ranks, and which the policy needs.
 
-    gpu_bytes: the memory of one GPU, or None where there is none; averages: the number of copies of
-    averaged weights.
+    gpu_bytes: the memory of one GPU, or None where there is none; averages: as in `size`.
     """
-    state = STATE_BYTES + AVERAGE_BYTES * averages
-    whole, gathered = parameters * state, parameters * GATHERED_BYTES
-    average = ("", ", average", ", average twice")[averages]
+    whole, counted = size(parameters, averages)
     line = (
-        f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
-        f"{average}) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over "
-        f"{shards} ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for weights and "
+        f"{counted} on each rank with one device or DDP; with FSDP over {shards} ranks "
+        f"{_bytes(whole / shards)} and up to {_bytes(parameters * GATHERED_BYTES)} for weights and "
         "gradients gathered for a moment; activations come on top"
     )
     if gpu_bytes is None:
@@ -69,10 +77,9 @@ def disk_warning(
 
 def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
     """Return whether the state leaves half of a GPU to activations; one shard is DDP."""
-    state = STATE_BYTES + AVERAGE_BYTES * averages
     gathered = GATHERED_BYTES if shards > 1 else 0
-    trains = parameters * (state / shards + gathered) <= gpu_bytes * _SHARE
-    return trains and parameters * _START_BYTES <= gpu_bytes
+    trains = size(parameters, averages)[0] / shards + parameters * gathered
+    return trains <= gpu_bytes * _SHARE and parameters * _START_BYTES <= gpu_bytes
 
 
 def _bytes(count: float) -> str:
