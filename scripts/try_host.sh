@@ -50,7 +50,9 @@ ddp status "$host" "$@" | sed "s|$host|$name|g" >&2
 ddp diff "$host" "$@" >"$copy/host.patch"
 git -C "$host" apply --check "$copy/host.patch" || fault "git does not take the diff"
 ddp apply "$host" "$@" >/dev/null || fault "apply failed after a good dry run"
-ddp apply --check "$host" "$@" >/dev/null || fault "applied twice is not applied once"
+# 1 as well where a script is built on an installed robomimic, whose edits are separate.
+ddp apply --check "$host" "$@" >"$copy/again.txt" || grep -q "everything is in place" "$copy/again.txt" \
+    || fault "applied twice is not applied once"
 git -C "$host" add --intent-to-add .
 git -C "$host" diff --name-only -z -- '*.py' >"$copy/edited.txt"
 (cd "$host" && "$python" - "$copy/edited.txt" <<'PYTHON_END') || fault "an edited file does not compile"
