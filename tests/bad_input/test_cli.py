@@ -111,7 +111,7 @@ ROWS = (
         nothing,
         EDITING,
         2,
-        ("Did you mean nets_dict", "Known:"),
+        ("Did you mean nets_dict", "robomimic-ddp status lists them"),
         (CHECKOUT, "--without", "net_dict"),
     ),
     Row("a name too long", nothing, ALL, 1, ("File name too long",), ("n" * 300,)),

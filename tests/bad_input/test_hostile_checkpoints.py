@@ -73,7 +73,7 @@ CONTENTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: net(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
         "a quantized tensor|asks for torch._utils._rebuild_qtensor",
     ),
-    "1000 levels": (lambda: {"model": nest(lambda value: {"a": value}, 1000)}, "levels deep"),
+    "500 levels": (lambda: {"model": nest(lambda value: {"a": value}, 500)}, "levels deep"),
     "101 lists": (lambda: net(torch.ones(1), more=nest(lambda value: [value], 101)), "levels deep"),
     "a set of deep tuples": (
         lambda: net(torch.ones(1), more={nest(lambda value: (value,), 101)}),
