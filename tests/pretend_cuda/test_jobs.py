@@ -165,20 +165,25 @@ def test_ddp_for_each_optimizer_adds_no_wait(job, config_file, tmp_path):
     After the first step, in which gradients are compared.
     """
     made = json.loads(config_file("cql", CHANGES).read_text())
-    waits = {}
-    for name, given, more in [
-        ("one GPU", {"mode": "single", "preset": "safe"}, {"start": python}),
-        ("safe", {"preset": "safe"}, {}),
-        ("fast", {}, {}),
-    ]:
-        own = {"train": {"output_dir": str(tmp_path / name)}, "ddp": given}
-        config = write_config(tmp_path / f"{name}.json", merged(made, own))
-        result, processes = job("robomimic.scripts.train", "--config", config, **more)
-        require_clean(result)
-        trainings = [process.trainings[0] for process in processes]
-        assert all(training.nccl == trainings[0].nccl for training in trainings), name
-        (waits[name],) = {number for one in trainings for number in one.waits[1:]}
-    assert waits["fast"] < waits["safe"] == waits["one GPU"], waits
+
+    def words(**given: str) -> list[Any]:
+        folder = tmp_path / given["preset"] / given.get("mode", "ddp")
+        own = {"train": {"output_dir": str(folder)}, "ddp": given}
+        folder.mkdir(parents=True)
+        config = write_config(folder / "config.json", merged(made, own))
+        return ["robomimic.scripts.train", "--config", config]
+
+    result, (process,) = job(*words(mode="single", preset="safe"), start=python)
+    require_clean(result)
+    result, processes = job(*words(preset="safe"), THEN, *words(preset="fast"))
+    require_clean(result)
+    zero, one = (process.trainings for process in processes)
+    assert [training.nccl for training in zero] == [training.nccl for training in one]
+    alone, safe, fast = (
+        {number for training in trainings for number in training.waits[1:]}
+        for trainings in (process.trainings, *zip(zero, one))
+    )
+    assert safe == alone and max(fast) < min(safe), (alone, safe, fast)
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):
