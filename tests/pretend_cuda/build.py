@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import torch
 HERE = Path(__file__).resolve().parent
 OURS = Path(torch.__file__).parents[1]
 HEADERS = ("cu13/include", "cuda_runtime/include")
-"""Of CUDA 13 and 12, in the folder nvidia/ beside torch."""
+"""Of CUDA 13, and of 12 and before, in the folder nvidia/ beside torch."""
+OLDEST = 12000
+"""As CUDART_VERSION counts."""
 MADE = {
     "runtime": "libpretend_runtime.so",
     "nccl": "libpretend_nccl.so",
@@ -27,13 +30,20 @@ def why_not(packages: Path = OURS) -> str | None:
     if sys.platform != "linux" or shutil.which("gcc") is None:
         return "the pretend CUDA is built with gcc, on Linux"
     if _headers(packages) is None:
-        return "the pretend CUDA is built with the headers that torch's wheel with CUDA brings"
+        return "the pretend CUDA is built with the headers that torch's wheel with CUDA 12 brings"
     return None
 
 
 def _headers(packages: Path) -> Path | None:
     folders = (packages / "nvidia" / name for name in HEADERS)
-    return next((folder for folder in folders if (folder / "cuda_runtime_api.h").exists()), None)
+    return next((folder for folder in folders if _version(folder) >= OLDEST), None)
+
+
+def _version(folder: Path) -> int:
+    header = folder / "cuda_runtime_api.h"
+    text = header.read_text(encoding="utf-8") if header.exists() else ""
+    found = re.search(r"#define CUDART_VERSION +(\d+)", text)
+    return int(found[1]) if found else 0
 
 
 def build(folder: Path, packages: Path = OURS) -> None:
