@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a machine with GPUs what this project's own tests cannot show without one: a line and a JSON row
-# a check. How long GPUs take is not measured: ten to fifteen minutes are expected. The rehearsal takes six on two cores.
+# a check. A rehearsal takes six minutes on two cores; on a GPU, ten to fifteen are expected, not measured.
 #   scripts/gpu_check.sh              all checks that the GPUs here allow; writes gpu_check.json
 #   scripts/gpu_check.sh --only A,B   checks whose name contains A or B
 #   scripts/gpu_check.sh --budget 560 the strongest checks, in this many seconds
