@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.planning import parallel_mode
 from scripts.gpu_check import checks, machine, one_gpu, several_gpus
 from scripts.gpu_check.__main__ import left_of, outcome
 from scripts.gpu_check.machine import Failed, OutOfTime
@@ -120,3 +122,8 @@ def test_tables_of_a_benchmark_that_is_cut_off_are_shown(timed_out, kind, monkey
     monkeypatch.setattr(one_gpu, "python", cut_off)
     with pytest.raises(kind, match="the first table"):
         one_gpu.benched(here, "step")
+
+
+def test_a_group_of_one_may_be_sharded_where_the_check_asks_for_it():
+    """`sharded_over_one_rank` replaces the choice of the mode, and no other decision."""
+    parallel_mode.require_shardable(resolve(file={"mode": "fsdp"}), 1, "cpu", None)
