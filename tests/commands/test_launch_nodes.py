@@ -13,6 +13,7 @@ import pytest
 from robomimic_ddp.commands.launch import checks
 from robomimic_ddp.errors import UsageError
 from tests.hosts import environment
+from tests.versions import NEEDS_NODES_THAT_LEAVE
 
 LAUNCHER = """
 import sys
@@ -81,7 +82,7 @@ time.sleep(300)
 """
 
 
-@pytest.mark.parametrize("does", ["hangs", "leaves"])
+@pytest.mark.parametrize("does", [pytest.param("hangs", marks=NEEDS_NODES_THAT_LEAVE), "leaves"])
 def test_a_rank_that_hangs_is_ended_after_another_node(does, tmp_path):
     """In no collective, so that it cannot notice; but not once the ranks have left each other."""
     (tmp_path / "first.py").write_text(HANGS)
