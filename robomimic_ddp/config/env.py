@@ -82,31 +82,28 @@ def rendering_on(gpu: int) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _added(texts: Mapping[str, str]) -> Iterator[None]:
+def _added(texts: Mapping[str, str]) -> AbstractContextManager[None]:
     """For the block, adds the variables that the user has not set."""
-    added = {name: text for name, text in texts.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
+    return _changed({name: text for name, text in texts.items() if name not in os.environ})
 
 
 @contextmanager
-def without_wandb(off: bool = True) -> Iterator[None]:
-    """For the block, if `off`, `wandb.init` starts no run, whichever class of the host calls it."""
-    asked = os.environ.get(_WANDB)
-    if off:
-        os.environ[_WANDB] = "disabled"
+def _changed(texts: Mapping[str, str]) -> Iterator[None]:
+    """For the block, the variables have these texts."""
+    before = {name: os.environ.get(name) for name in texts}
+    os.environ.update(texts)
     try:
         yield
     finally:
-        if off and asked is None:
-            os.environ.pop(_WANDB, None)
-        elif off:
-            os.environ[_WANDB] = asked
+        for name, text in before.items():
+            os.environ.pop(name, None)
+            if text is not None:
+                os.environ[name] = text
+
+
+def without_wandb(off: bool = True) -> AbstractContextManager[None]:
+    """For the block, if `off`, `wandb.init` starts no run, whichever class of the host calls it."""
+    return _changed({_WANDB: "disabled"} if off else {})
 
 
 def wandb_mode() -> str | None:

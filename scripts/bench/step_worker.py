@@ -242,14 +242,14 @@ def profiled(step: Step, count: int) -> dict[str, float]:
     """Share of time in which the GPU computes in `count` steps, and breaks of compiled graphs."""
     from torch._dynamo.utils import counters
 
-    found = {"gpu_busy": 0.0, "graph_breaks": sum(counters["graph_break"].values())}
+    measured = {"gpu_busy": 0.0, "graph_breaks": sum(counters["graph_break"].values())}
     if torch.cuda.is_initialized():
         activities = [torch.profiler.ProfilerActivity.CUDA]
         torch.cuda.synchronize()
         with torch.profiler.profile(activities=activities) as profile:
             seconds = timed(step, count)["wall"] * count
-        found["gpu_busy"] = min(1.0, computed(profile.events()) / seconds)
-    return found
+        measured["gpu_busy"] = min(1.0, computed(profile.events()) / seconds)
+    return measured
 
 
 def _answer(answer: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ class Machine:
     ) -> None:
         self.folder, self.gpus, self.cpu, self._jobs = folder, gpus, cpu, 0
         self.deadline = time.monotonic() + seconds
-        self._bases: dict[str, Trained] = {}
+        self._bases: dict[tuple[str, int], Trained] = {}
 
     def time_left(self, wanted: float, found: str = "") -> float:
         """Seconds that a job may take: `wanted`, or what is left. Raises OutOfTime(found) if it is
@@ -97,11 +97,11 @@ class Machine:
         write_demo_dataset(made, 20, seed=0, files=6, height=36, width=64)
         return made
 
-    def base(self, variant: str = CROPS) -> Trained:
-        """What others are compared with: trained once, by a plain process with `fast`."""
-        if variant not in self._bases:
-            self._bases[variant] = self.train(variant=variant)
-        return self._bases[variant]
+    def base(self, variant: str = CROPS, ranks: int = 0) -> Trained:
+        """What others are compared with: trained once, with `fast`; ranks: 0 for a plain process."""
+        if (variant, ranks) not in self._bases:
+            self._bases[variant, ranks] = self.train(variant=variant, ranks=ranks)
+        return self._bases[variant, ranks]
 
     def seen(self, count: int) -> dict[str, str]:
         """Variables under which a program sees the first `count` GPUs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from scripts.gpu_check.checks import COMPRESSED, NEAR, ROUNDED, check, each, near
-from scripts.gpu_check.machine import RLDS, Failed, Machine, Trained
+from scripts.gpu_check.machine import RLDS, Failed, Machine
 from scripts.gpu_check.one_gpu import FAULT_SECONDS, OTHERS, comparable, ended
 from tests.runs import epoch_logs, run_directory
 
@@ -77,17 +77,13 @@ def ddp_for_each_optimizer(machine: Machine) -> str:
 
 @check(gpus=2)
 def gradients_over_nccl(machine: Machine) -> str:
-    bases: dict[str, Trained] = {}
-
     def compared(option: str) -> str:
         bound = ROUNDED if option.startswith("comm") else NEAR
         if "powersgd" in option:
             bound = COMPRESSED
         variant = comparable(option)
-        if variant not in bases:
-            bases[variant] = machine.train(ranks=2, variant=variant)
         trained = machine.train(option, ranks=2, variant=variant, timeout=400.0)
-        return f"{near(bases[variant], trained, bound):.1g}"
+        return f"{near(machine.base(variant, ranks=2), trained, bound):.1g}"
 
     return each([option for option in COMM if not (machine.cpu and "compile" in option)], compared)
 

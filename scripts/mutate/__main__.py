@@ -248,7 +248,7 @@ def run_child(apply: Callable, items: list, processor: int, writer: int) -> None
 
 def prepare() -> None:
     """What all processes share."""
-    import robomimic.utils.train_utils  # noqa: F401  (each takes seconds)
+    import robomimic.utils.train_utils  # noqa: F401  (takes seconds)
     import torch
 
     torch.set_num_threads(1)  # threads do not survive a fork

@@ -42,8 +42,8 @@ def _headers(packages: Path) -> Path | None:
 def _version(folder: Path) -> int:
     header = folder / "cuda_runtime_api.h"
     text = header.read_text(encoding="utf-8") if header.exists() else ""
-    found = re.search(r"#define CUDART_VERSION +(\d+)", text)
-    return int(found[1]) if found else 0
+    defined = re.search(r"#define CUDART_VERSION +(\d+)", text)
+    return int(defined[1]) if defined else 0
 
 
 def build(folder: Path, packages: Path = OURS) -> None:
