@@ -98,7 +98,7 @@ class Machine:
         return made
 
     def base(self, variant: str = CROPS, ranks: int = 0) -> Trained:
-        """What others are compared with: trained once, with `fast`; ranks: 0 for a plain process."""
+        """What others are compared with: trained once, with `fast`; a plain process or `ranks`."""
         if (variant, ranks) not in self._bases:
             self._bases[variant, ranks] = self.train(variant=variant, ranks=ranks)
         return self._bases[variant, ranks]

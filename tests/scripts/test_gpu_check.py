@@ -74,7 +74,7 @@ class Trainings:
     def train(self, *options, variant=machine.CROPS, **_):
         return options, variant
 
-    def base(self, variant=machine.CROPS):
+    def base(self, variant=machine.CROPS, ranks=0):
         return self.train(variant=variant)
 
 
