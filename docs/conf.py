@@ -8,9 +8,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import all_messages  # noqa: E402
+import options_page  # noqa: E402
 
 from robomimic_ddp import __version__  # noqa: E402
-from robomimic_ddp.config.options_table import markdown_table  # noqa: E402
 
 project = "robomimic-ddp"
 author = "robomimic-ddp authors"
@@ -27,19 +27,10 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_show_copyright = False
 
-OPTIONS_PAGE = """# Options
-
-Set each on the command line (`ddp.lr_scaling=sqrt`), in the environment
-(`ROBOMIMIC_DDP_LR_SCALING=sqrt`), or in the config file (`"ddp": {"lr_scaling": "sqrt"}`); the
-first found wins, else the default.
-
-"""
-
 
 def setup(_: object) -> None:
     """Writes the pages of options and of messages from the code, so that they cannot go stale."""
-    options = OPTIONS_PAGE + markdown_table() + "\n"
-    for name, text in (("options.md", options), ("messages.md", all_messages.page())):
+    for name, text in (("options.md", options_page.page()), ("messages.md", all_messages.page())):
         page = Path(__file__).parent / name
         if not page.is_file() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")

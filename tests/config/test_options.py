@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import options_page
 import pytest
 
-from robomimic_ddp.config import options, options_table, other_names
+from robomimic_ddp.config import options, other_names
 from robomimic_ddp.errors import OptionError
 
 
@@ -146,7 +147,7 @@ def test_a_removed_option_says_what_to_use():
 
 
 def test_every_option_has_help_and_a_row_in_the_table():
-    table = options_table.markdown_table()
+    table = options_page.page()
     assert len(options.FIELDS) <= 28, "is there a right default? If not, raise the number"
     for name, field in options.FIELDS.items():
         assert field.metadata["help"].endswith(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from robomimic_ddp.config.options_table import markdown_table
+import options_page
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -15,12 +15,12 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 def test_the_options_that_it_names_have_these_defaults() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", README.read_text(), re.M)
     assert len(rows) == 5
-    assert all(f"| `{name}` | `{default}` |" in markdown_table() for name, default in rows), rows
+    assert all(f"| `{name}` | `{default}` |" in options_page.page() for name, default in rows), rows
 
 
 def test_the_page_of_options_is_the_codes() -> None:
     page = (ROOT / "docs" / "options.md").read_text()
-    assert page.endswith("\n\n" + markdown_table() + "\n"), "build the documentation again"
+    assert page == options_page.page(), "build the documentation again"
 
 
 def test_it_fits_on_a_few_screens() -> None:

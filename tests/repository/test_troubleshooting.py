@@ -5,11 +5,10 @@ has every message.
 from __future__ import annotations
 
 import ast
-import importlib
 import re
-import sys
 from pathlib import Path
 
+import all_messages
 import pytest
 
 from robomimic_ddp import errors
@@ -52,33 +51,23 @@ def test_the_guide_is_complete():
     assert names == {*", ".join(listed).split(", ")} - {"check"}
 
 
-@pytest.fixture(scope="module")
-def pages():
-    """The module that makes the page of every message."""
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        yield importlib.import_module("all_messages")
-    finally:
-        sys.path.remove(str(ROOT / "docs"))
-
-
 OF_NO_JOB = {"RobomimicDDPError", "UsageError"}
 """The base, and wrong command lines, whose message is all that there is to say."""
 
 
-def test_every_kind_of_error_has_an_entry_in_the_guide(pages):
-    reported = pages.messages()
-    for kind in set(pages.kinds()) - OF_NO_JOB:
+def test_every_kind_of_error_has_an_entry_in_the_guide():
+    reported = all_messages.messages()
+    for kind in set(all_messages.kinds()) - OF_NO_JOB:
         own = [one.text.lower() for one in reported if one.kind == kind]
         assert own, f"nobody raises {kind}"
         quoted = [words for words in MESSAGES if any(words.lower() in text for text in own)]
         assert quoted, f"docs/troubleshooting.md has no message of {kind}"
 
 
-def test_the_page_of_messages_holds_every_message(pages):
+def test_the_page_of_messages_holds_every_message():
     known = {name for name, one in vars(errors).items() if isinstance(one, type)}
     known = {name for name in known if issubclass(getattr(errors, name), errors.RobomimicDDPError)}
-    reported = {(one.file, one.line) for one in pages.messages()}
+    reported = {(one.file, one.line) for one in all_messages.messages()}
     package, missing, seen = ROOT / "robomimic_ddp", [], 0
     for path in [*package.rglob("*.py"), *(package / "patches").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -87,7 +76,7 @@ def test_the_page_of_messages_holds_every_message(pages):
                 place, seen = (path.relative_to(package).as_posix(), raised.lineno), seen + 1
                 missing += [place] if place not in reported else []
     assert seen > 150 and not missing, f"the page lacks the messages of {missing}"
-    page = pages.page()
+    page = all_messages.page()
     for words in ("samples would be dropped each step", "RANK=", "## DataError", "warning: "):
         assert words in page, words
 

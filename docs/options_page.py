@@ -1,4 +1,4 @@
-"""The table of docs/options.md, generated so that it cannot go stale."""
+"""The page of every option, read from the code, so that it cannot go stale."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 from robomimic_ddp.config.options import DEFAULTS, FIELDS, KINDS
 
+HEAD = """# Options
 
-def markdown_table() -> str:
-    """Return a row for each option."""
-    return "\n".join(["| option | default | values | meaning |", "|---|---|---|---|", *_rows()])
+Set each on the command line (`ddp.lr_scaling=sqrt`), in the environment
+(`ROBOMIMIC_DDP_LR_SCALING=sqrt`), or in the config file (`"ddp": {"lr_scaling": "sqrt"}`); the
+first found wins, else the default.
+
+| option | default | values | meaning |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """Return docs/options.md: a row for each option."""
+    return HEAD + "\n".join(_rows()) + "\n"
 
 
 def _rows() -> Iterator[str]:
