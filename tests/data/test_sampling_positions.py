@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
@@ -165,6 +165,58 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert next(last, None) is None
         assert second.position() == {"kind": "replay", "batches": None, "iterations": None}
         assert second.batches_left() == 10
+
+
+class OwnStream(Sampler):
+    """Another order in each iteration, from a generator of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(3)
+
+    def __iter__(self):
+        return iter(torch.randperm(40, generator=self.generator).tolist())
+
+    def __len__(self):
+        return 40
+
+
+def weighted():
+    return WeightedRandomSampler(torch.ones(40), 40, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("make", [OwnStream, weighted])
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_sampler_with_its_own_stream_resumes_in_its_second_pass(make, begun_before):
+    """A data worker asks it for indices as soon as the host makes an iterator."""
+
+    def loader():
+        own = DataLoader(Samples(40), batch_size=4, sampler=make(), num_workers=1)
+        return ReplayedLoader(own)
+
+    whole = loader()
+    list(whole)
+    iterator = iter(whole)
+    draw(iterator, 3)
+    position = whole.position()
+    assert position["iterations"] == [-1]
+    expected = indices(iterator)
+    resumed = loader()
+    if begun_before:
+        list(resumed)
+    again = iter(resumed) if begun_before else None
+    resumed.seek(position, 1, 0)
+    assert indices(again or iter(resumed)) == expected
+
+
+def test_a_pass_of_another_order_is_refused_in_its_middle():
+    position = sharded(43, 2, 0, 4).position()
+    assert position == {"kind": "pass", "pass": 0, "samples": 0, "order": None}
+    loader = sharded(43, 2, 0, 4)
+    next(iter(loader))
+    position = loader.position()
+    assert position["samples"] == 8 and len(position["order"]) == 64
+    with pytest.raises(CheckpointError, match="gives another order"):
+        sharded(44, 2, 0, 4).seek(position, 2, 0)
 
 
 @pytest.mark.parametrize(

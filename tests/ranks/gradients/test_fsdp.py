@@ -208,6 +208,38 @@ def test_what_torch_cannot_shard_is_named(ranks):
         ranks.run(with_a_parameter_of_no_dimension)
 
 
+def with_a_parameter_outside_of_nets() -> None:
+    algo = make_algo("fsdp")
+    algo.optimizers["policy"].add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_an_optimizer_of_more_than_the_nets_is_refused(ranks):
+    """Whose gradient nothing would average."""
+    with pytest.raises(
+        RankError, match=r"optimizer policy updates a parameter \[3\], which is out"
+    ):
+        ranks.run(with_a_parameter_outside_of_nets)
+
+
+def types_of_weights(precision: str) -> set[torch.dtype]:
+    """Return those with which modules compute in a step."""
+    algo, seen = sharded_algo(replace(SHARDED, precision=precision)), set()
+    for module in algo.nets.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(lambda module, _: seen.add(module.weight.dtype))
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        step(algo, torch.ones(2, 4))
+    assert {one.dtype for one in algo.nets.parameters()} == {torch.float32}
+    return seen
+
+
+@pytest.mark.parametrize("precision, dtype", [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_weights_are_gathered_in_the_precision_of_the_step(precision, dtype, ranks):
+    assert ranks.run(types_of_weights, precision) == [{dtype}] * 2
+
+
 class WholeBytes(TorchDispatchMode):
     """most: bytes that are in memory at once, over those at its start and the sharded gradients."""
 
