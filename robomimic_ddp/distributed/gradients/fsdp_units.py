@@ -35,9 +35,7 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
         """Return whether its parts are in no other module, as those of an encoder's core may be."""
         inside = set(map(id, module.modules()))
         return all(
-            id(holder) in inside
-            for part in inside - {id(module)}
-            for holder in holders.get(part, ())
+            id(holder) in inside for part in inside - {id(module)} for holder in holders[part]
         )
 
     def look(parent: nn.Module, calls_past: bool) -> None:

@@ -32,7 +32,7 @@ from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
 from robomimic_ddp.verify import gradient_means
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
-from tests.ranks.toy import make_algo, step
+from tests.ranks.toy import loss_of, make_algo, step
 from tests.versions import NEEDS_FSDP
 
 pytestmark = NEEDS_FSDP
@@ -76,13 +76,15 @@ def at_its_own_pace() -> tuple:
         found.append(torch.equal(output, outputs(expected, x)))
         found.append(fsdp.is_sharded(nets) and verify.state_sums(algo) == before)
     algo.nets.train()
-    step(algo, x)
+    loss = loss_of(algo, x)
+    found.append(all(map(fsdp.is_sharded, algo.nets.parameters())))  # between forward and backward
+    loss.backward()
     return (*found, fsdp.is_sharded(algo.nets))
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_validate_and_act_at_their_own_pace(world_size, ranks):
-    assert ranks.run(at_its_own_pace, world_size=world_size) == [(True,) * 5] * world_size
+    assert ranks.run(at_its_own_pace, world_size=world_size) == [(True,) * 6] * world_size
 
 
 def all_is_sharded() -> list:
@@ -403,6 +405,11 @@ def test_units_are_modules_that_are_called():
     half = nn.Sequential(core, *(nn.Linear(4, 4) for _ in range(40)))
     assert fsdp_units.units(half)[0] is core, "parts with two names are in it alone"
     assert fsdp_units.units(nn.Linear(3, 3)) == []
+    sizes = ((100, 90), (15, 10), (8, 10))
+    three = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
+    assert fsdp_units.units(three) == [*three[:2]], "the last one has less than a hundredth"
+    many = nn.Sequential(*(part for _ in range(150) for part in (nn.Linear(2, 2), nn.Tanh())))
+    assert fsdp_units.units(many) == [*many[::2]], "small ones, where there is no larger one"
 
 
 def test_units_of_the_default_net_hold_at_most_a_quarter():
