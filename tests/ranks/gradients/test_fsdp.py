@@ -412,6 +412,14 @@ def test_units_are_modules_that_are_called():
     assert fsdp_units.units(many) == [*many[::2]], "small ones, where there is no larger one"
 
 
+def test_source_that_cannot_be_read_may_call_past_parts():
+    made = {}
+    exec("class Made(nn.Sequential):\n    def forward(self, x): ...", {"nn": nn}, made)
+    parts = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(4)]
+    assert fsdp_units.units(nn.Sequential(*parts)) == parts
+    assert fsdp_units.units(made["Made"](*parts)) == [layer for part in parts for layer in part]
+
+
 def test_units_of_the_default_net_hold_at_most_a_quarter():
     from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 
