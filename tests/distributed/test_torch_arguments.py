@@ -24,6 +24,7 @@ TAKERS = {"kwargs": DistributedDataParallel, "loader": DataLoader}
         {"kwargs": {"bucket_cap_mb": 50, "find_unused_parameters": False}},
         {"loader": {"pin_memory": True, "persistent_workers": False, "prefetch_factor": 4}},
         {"loader": {"timeout": 0.5, "multiprocessing_context": "spawn", "pin_memory_device": ""}},
+        {"loader": {"timeout": 0, "prefetch_factor": 1000}, "kwargs": {"bucket_cap_mb": 1e6}},
     ],
 )
 def test_what_torch_takes(values):

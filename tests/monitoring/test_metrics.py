@@ -10,7 +10,7 @@ import torch
 
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring.records import history
-from robomimic_ddp.monitoring.step_logs import EpochPart, samples_in
+from robomimic_ddp.monitoring.step_logs import EpochPart, numbers_of, samples_in
 from robomimic_ddp.training import epoch
 from tests.ranks.hosts import epoch_log, started
 
@@ -41,6 +41,11 @@ class Loader(list):
 
     def limited(self, num_steps):
         return self[:num_steps]
+
+
+def test_what_is_no_number_has_no_mean():
+    log = {"loss": 2.0, "text": "a", "nothing": None, "ragged": [[1], [1, 2]], "two": [1, 2]}
+    assert numbers_of(log) == {"loss": 2.0, "two": 1.5}
 
 
 def test_a_host_validates_its_share_with_its_own_iterator():
