@@ -168,7 +168,7 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
 
 
 class OwnStream(Sampler):
-    """Another order in each iteration, from a generator of its own."""
+    """Another order in each iteration, from a generator that it keeps."""
 
     def __init__(self):
         self.generator = torch.Generator().manual_seed(3)
