@@ -77,9 +77,7 @@ GROUPS = {
         "rlds/contents/test_numbers"
     ),
     "data/rlds/schema/fields data/rlds/schema/features data/rlds/schema/spec"
-    " data/rlds/schema/actions data/rlds/schema/filters": (
-        "rlds/contents/test_fields rlds/contents/test_schemas"
-    ),
+    " data/rlds/schema/actions": ("rlds/contents/test_fields rlds/contents/test_schemas"),
     "data/rlds/window_table": "data/test_orders_never_change",
     "data/rlds/loaders/base data/rlds/loaders/train data/rlds/loaders/valid"
     " data/rlds/loaders/mixture data/rlds/loaders/make data/rlds/dataset data/rlds/host_datasets"
