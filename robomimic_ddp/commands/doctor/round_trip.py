@@ -59,7 +59,7 @@ def measure() -> None:
 
     launch, gpus = launch_env.read_launch_env(), torch.cuda.device_count()
     name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
-    backend = parallel_mode.backend_for(name)
+    backend = parallel_mode.backend_for(name, "auto")
     with group.process_group(backend, TIMEOUT_SECONDS, device=name):
         number, gradients = torch.ones(1, device=name), torch.ones(PARAMETERS, device=name)
         round_trip = _median_ms(number, _ROUND_TRIPS)

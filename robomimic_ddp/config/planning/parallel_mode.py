@@ -104,7 +104,7 @@ def local_device(env: LaunchEnv, gpus: int) -> str:
     return f"cuda:{env.local_rank}"
 
 
-def backend_for(device: str, asked: str = "auto") -> str:
+def backend_for(device: str, asked: str) -> str:
     """Return the backend of the process group for training on `device`. Raises PlanError for NCCL
     on the CPU.
     """

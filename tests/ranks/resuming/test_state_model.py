@@ -146,6 +146,7 @@ def test_values_of_a_state_are_plain():
         ({"a": [0, {"b": {1}}]}, "state.a[1].b is a set"),
         ({"a": {(1, object()): 2}}, "a key of state.a[1] is a object"),
         (object(), "state is a object"),
+        ([np.datetime64("2026-01-01")], "state[0] is a date"),
     ],
 )
 def test_a_value_that_is_not_plain_is_named(value, place):
