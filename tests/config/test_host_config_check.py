@@ -54,7 +54,7 @@ def test_keys_that_the_script_of_a_host_adds_are_named_not_refused(capsys):
     with config.unlocked():
         config.update(settings)
     assert (config.env.use_waypoints, config.train.goals) == (False, 3)
-    assert "note: the config file adds env, train.goals to the host" in capsys.readouterr().err
+    assert "note: the config file adds env, train.goals, which this host" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="expected text"):
         host_config.prepare_config(config, {"experiment": {"name": 3}}, new_keys=True)
 

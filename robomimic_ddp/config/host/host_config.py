@@ -215,8 +215,8 @@ def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False
     host_config_check.require_known(config, external, new_keys=added)
     if added and launch_env.read_launch_env().rank == 0:
         print_clean(
-            f"note: the config file adds {', '.join(added)} to the host's config, which does not "
-            "declare it. Without effect where the name is wrong.",
+            f"note: the config file adds {', '.join(added)}, which this host's config does not "
+            "declare. A misspelt key has no effect.",
             file=sys.stderr,
         )
     return config
