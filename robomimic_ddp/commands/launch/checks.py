@@ -4,10 +4,7 @@ torch.
 
 from __future__ import annotations
 
-import errno
 import io
-import ipaddress
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -18,7 +15,7 @@ from robomimic_ddp.config.host import early_checks, host_config, json_config
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import PatchError, UsageError
+from robomimic_ddp.errors import PatchError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
@@ -31,8 +28,6 @@ def require_trainable(settings: Settings) -> None:
     Passes where that is not certain. Data is checked on one node only: several nodes may have it in
     other places.
     """
-    if settings.rdzv:
-        require_rendezvous(settings.rdzv, settings.nodes)
     entry = require_patched(settings.module)
     path = str(settings.config)
     start = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
@@ -41,44 +36,6 @@ def require_trainable(settings: Settings) -> None:
         config = early_checks.job_config(entry, [*start, *settings.overrides])
         if config is not None and settings.nodes == 1:
             _require_data(config)
-
-
-def require_rendezvous(rdzv: str, nodes: int) -> None:
-    """Raise UsageError if this machine has the address where nodes are to meet, and another program
-    its port, or if it is the only node and does not have it. Passes for loopback, where each node
-    is a launcher of this machine.
-    """
-    host, _, port = rdzv.rpartition(":")
-    try:
-        addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except OSError:
-        return  # torchrun says that the name does not resolve
-    faults = [_fault(family, kind, place) for family, kind, _, _, place in addresses]
-    if errno.EADDRINUSE in faults:
-        raise UsageError(
-            f"--rdzv {rdzv}: the port is in use on this node, perhaps by another job, and the "
-            "nodes of the two would mix. Choose another port, the same on every node, or end the "
-            "other job."
-        )
-    if nodes == 1 and all(fault == errno.EADDRNOTAVAIL for fault in faults):
-        raise UsageError(
-            f"--nodes 1 --rdzv {rdzv}: this machine does not have that address, so it would train "
-            "alone, without the nodes that meet there. Give the number of all nodes, the same on "
-            "each; for one node, leave out both flags."
-        )
-
-
-def _fault(family: int, kind: int, place: tuple) -> int | None:
-    """Return the number of the error if this process cannot listen at an address."""
-    if ipaddress.ip_address(place[0].partition("%")[0]).is_loopback:
-        return None
-    with socket.socket(family, kind) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(place)
-        except OSError as error:
-            return error.errno
-    return None
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> str:
