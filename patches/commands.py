@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     ):
         listed = {"action": "append", "default": [], "metavar": "EDIT", "dest": f"{word}_fixers"}
         add(f"--{word}", **listed, help=f"{what}: {_EDIT_HELP}")
-    if command == "status":
-        add("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
         add("--dry-run", action="store_true", help="show what would be done; write nothing")
         add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
@@ -86,9 +84,6 @@ def _status(args: argparse.Namespace) -> int:
     host = examination.host
     record.clean(host)
     entries = record.load(host.package)
-    if args.json:
-        print_clean(report.as_json(examination, entries))
-        return EXIT_REFUSED if examination.blocked else EXIT_DONE
     _print_table(examination)
     if examination.blocked:
         say(f"{report.problems(examination)}\n")

@@ -125,8 +125,7 @@ def entry_point(api_version: int) -> Callable:
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
             json_config.require_config(args[0] if args else None, main)
-            with dotlist.hydra_is_required():
-                return main(*args, **kwargs)
+            return main(*args, **kwargs)
 
         return entry.entry_point(checked)
 

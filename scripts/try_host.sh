@@ -40,10 +40,9 @@ if ! ddp apply --dry-run "$host" "$@" >"$copy/apply.txt" 2>"$copy/problems.txt";
     grep -q Traceback "$copy/problems.txt" && fault "traceback"
     sed "s|$host/||g" "$copy/problems.txt" >&2
     [ -z "$(git -C "$host" status --porcelain)" ] || fault "a refused host was written to"
-    ddp status --json "$host" "$@" >"$copy/status.json" 2>/dev/null || true
-    state="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["state"])' \
-        "$copy/status.json" 2>/dev/null || echo "no host")"
-    row "$state" "0"
+    ddp status "$host" "$@" >"$copy/status.txt" 2>/dev/null || true
+    state="$(sed -nE 's/^(already distributed|blocked): .*/\1/p' "$copy/status.txt")"
+    row "${state:-no host}" "0"
     exit 1
 fi
 ddp status "$host" "$@" | sed "s|$host|$name|g" >&2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
@@ -25,16 +24,6 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
-
-
-def require_format(output: Path) -> None:
-    """Raise DataError if matplotlib is missing, or has no format with this ending."""
-    formats = pyplot().Figure().canvas.get_supported_filetypes()
-    if output.suffix[1:] not in formats:
-        raise DataError(
-            f"the plot {str(output)!r} cannot be written: expected a name with the extension of "
-            f"a format ({', '.join(formats)})."
-        )
 
 
 def save(figure: Any, output: str) -> None:

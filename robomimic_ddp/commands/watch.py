@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,7 @@ _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/gro
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
 _DAMAGED = "{}: this heartbeat is damaged, so the state of its rank is unknown (a full disk?)"
-_KEYS = "q or Ctrl-C closes this view; the run continues"
+_CLOSE = "Ctrl-C closes this view; the run continues"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -44,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the run until all ranks have ended (0), or until q or Ctrl-C; with --once, return 1 if a
+    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, return 1 if a
     rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
@@ -59,33 +55,14 @@ def run(command: str, args: argparse.Namespace) -> int:
 def _show_live(directory: Path) -> None:
     screen = _screen(directory)
     live = Live(screen, refresh_per_second=4)
-    with _keyboard() as is_quit:
-        try:
-            live.start()  # not `with`: Ctrl-C may come while it starts
-            while not screen.has_ended and not is_quit():
-                screen = _screen(directory)
-                live.update(screen)
-        finally:
-            live.stop()
-
-
-@contextmanager
-def _keyboard() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits for the next refresh or a key, and returns whether it was q."""
-    if not sys.stdin.isatty():
-        yield lambda: bool(time.sleep(_REFRESH_SECONDS))
-        return
-    settings = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)  # keys come without Enter
-
-    def is_quit() -> bool:
-        ready, _, _ = select.select([sys.stdin], [], [], _REFRESH_SECONDS)
-        return bool(ready) and os.read(sys.stdin.fileno(), 1).lower() in (b"q", b"")
-
     try:
-        yield is_quit
+        live.start()  # not `with`: Ctrl-C may come while it starts
+        while not screen.has_ended:
+            time.sleep(_REFRESH_SECONDS)
+            screen = _screen(directory)
+            live.update(screen)
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
+        live.stop()
 
 
 def _screen(directory: Path) -> Screen:
@@ -209,7 +186,7 @@ class Screen:
         troubles = [_DAMAGED.format(name) for name in self.damaged]
         troubles += [f"rank {row[0]} {row[1]}: {row[-1]}" for row in cells if row[1] in _IN_TROUBLE]
         del troubles[_MOST_TROUBLES:]
-        lines = [*self.summary, _KEYS] if self.summary else []
+        lines = [*self.summary, _CLOSE] if self.summary else []
         summary = [row for line in lines for row in wrapped(line, columns, "  ", "")]
         yield from map(Text, summary)
         yield from (Text(clean(line), style="bold red") for line in troubles)

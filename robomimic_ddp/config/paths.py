@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -70,14 +69,6 @@ def why_not_writable(path: Any) -> str | None:
             return None
     except OSError as error:
         return f"nothing may be written in {nearest} ({error.strerror})"
-
-
-def writable(text: str) -> Path:
-    """Return the path of a file or folder to write, if it is writable; a type for argparse."""
-    reason = why_not_writable(expanded(text).parent)
-    if reason is not None:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
-    return expanded(text)
 
 
 def example_below(directory: Path, name: str) -> str:

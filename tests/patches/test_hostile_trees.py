@@ -112,7 +112,6 @@ def test_a_file_whose_name_is_no_text(checkout, command):
     git(checkout, "apply", "--check", str(patch))
     for arguments in (
         ["status"],
-        ["status", "--json"],
         ["apply"],
         ["apply", "--check"],
         ["revert"],

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -84,20 +83,6 @@ def require_accepted(words: Sequence[str], source: str) -> None:
 def overrides(words: Sequence[str]) -> list[str]:
     """Return a host's list of overrides without our options, which Hydra would reject."""
     return [word for word in words if not _is_option(word)]
-
-
-@contextmanager
-def hydra_is_required() -> Iterator[None]:
-    """Raises ConfigError if the block imports Hydra, to compose a config, and it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "hydra":
-            raise
-        raise ConfigError(
-            f"this host composes its config with Hydra, which is not installed ({error}). "
-            "Install it: pip install hydra-core."
-        ).on_all_ranks() from error
 
 
 def options() -> dict[str, Any]:
