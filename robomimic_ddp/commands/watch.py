@@ -40,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, return 1 if a
-    rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
+    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, or elsewhere than
+    in a terminal, print it and return 1 if a rank is silent, stuck or failed. Raises DataError for
+    a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
     if args.once or not sys.stdout.isatty():
-        return _print_tables(directory, args.once)
+        return _print_table(directory)
     with suppress(KeyboardInterrupt):
         _show_live(directory)
     _print_resume(directory)
@@ -77,23 +78,17 @@ def _print_resume(directory: Path) -> None:
         print_clean(f"if the run has ended, resume it with:\n  {resume}")
 
 
-def _print_tables(directory: Path, once: bool) -> int:
-    while True:
-        screen = _screen(directory)
-        cells = rows(screen.beats, time.time())
-        for line in screen.summary:
-            say(line)
-        print_clean("\n".join(table([COLUMNS, *cells], width())))
-        for name in screen.damaged:
-            say(_DAMAGED.format(name))
-        if once or screen.has_ended:
-            _print_resume(directory)
-        if once:
-            is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
-            return EXIT_REFUSED if is_in_trouble else EXIT_DONE
-        if screen.has_ended:
-            return EXIT_DONE
-        time.sleep(_REFRESH_SECONDS)
+def _print_table(directory: Path) -> int:
+    screen = _screen(directory)
+    cells = rows(screen.beats, time.time())
+    for line in screen.summary:
+        say(line)
+    print_clean("\n".join(table([COLUMNS, *cells], width())))
+    for name in screen.damaged:
+        say(_DAMAGED.format(name))
+    _print_resume(directory)
+    is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
+    return EXIT_REFUSED if is_in_trouble else EXIT_DONE
 
 
 def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:

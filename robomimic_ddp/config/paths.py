@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_FOLDERS = 300
-"""Most bytes that names of run folders and files add to the path of an output folder."""
-
 
 def expanded(path: Any) -> Path:
     """`path` with ~ expanded, except for an unknown user."""
@@ -35,40 +32,20 @@ def datasets(train: Any) -> Iterator[str]:
             yield str(expanded(path))
 
 
-def why_no_path(path: Any) -> str | None:
-    """Return why `path` is not a valid path, whatever is on the disk; None if it is valid."""
-    text = os.path.expanduser(str(path))
-    if "\0" in text:
-        return "a path contains no NUL character"
-    if text.startswith("~"):
-        return f"there is no user {text.partition('/')[0][1:]!r} whose home that could be"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "it is not UTF-8, so neither config.json nor a log can contain it"
-    return None
-
-
 def why_not_writable(path: Any) -> str | None:
     """Return why no folder can be created at `path`, or written to if it exists; None if it can."""
-    reason = why_no_path(path)
-    if reason is not None:
-        return reason
     folder = expanded(path).absolute()
-    if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
-        return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
-    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not nearest.is_dir():
-        return f"{nearest} is a file"
-    most = os.pathconf(nearest, "PC_NAME_MAX")
-    for part in folder.relative_to(nearest).parts:
-        if len(os.fsencode(part)) > most:
-            return f"{part[:40]!r}... is longer than the {most} bytes that a name may have"
     try:
+        str(folder).encode()  # as config.json and a log need it
+        nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        if not nearest.is_dir():
+            return f"{nearest} is a file"
         with tempfile.TemporaryFile(dir=nearest):
             return None
     except OSError as error:
         return f"nothing may be written in {nearest} ({error.strerror})"
+    except ValueError as error:  # a NUL character, or bytes that are not UTF-8
+        return str(error)
 
 
 def example_below(directory: Path, name: str) -> str:
