@@ -21,7 +21,7 @@ def run_edited(args: argparse.Namespace) -> int:
     if sys.path[:1] != [folder]:  # as `python FILE` and `python -m MODULE` have it
         sys.path.insert(0, folder)
     host = _host(args.host, file)
-    fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
+    fixers = registry.select(args.with_fixers, args.without_fixers)
     examination = engine.examine(host, fixers)
     if examination.blocked:
         raise PatchError(

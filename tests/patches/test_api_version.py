@@ -83,7 +83,7 @@ def test_commands_refuse_as_training_does_and_revert_gives_the_files_back(
         api.entry_point(api_version=2)
     for arguments in (
         *(["status", host], ["diff", host], ["apply", host], ["apply", "--check", host]),
-        *(["apply", "--only", "ask", host], ["run", "--host", host, "robomimic.scripts.train"]),
+        *(["apply", "--without", "ask", host], ["run", "--host", host, "robomimic.scripts.train"]),
     ):
         code, out, err = command(*arguments)
         assert (code, out) == (1, "") and str(refused.value) in err, arguments

@@ -12,11 +12,11 @@ import pytest
 from robomimic_ddp import cli, errors
 from tests.patches.support import snapshot
 
-CHOICE = ["--only", "--with", "--without"]
+CHOICE = ["--with", "--without"]
 FLAGS = {
     "status": ["[PATH]", *CHOICE],
     "diff": ["[PATH]", *CHOICE],
-    "apply": ["[PATH]", *CHOICE, "--dry-run", "--check", "--branch"],
+    "apply": ["[PATH]", *CHOICE, "--check", "--branch"],
     "revert": ["[PATH]", "--force"],
     "inspect-data": ["[path]", "--output", "--episodes", "--config", "--json"],
     "run": ["PROGRAM ...", "-m", *CHOICE, "--host"],
@@ -74,9 +74,7 @@ def test_the_five_classes_of_status(host, command):
         (["status"], 0),
         (["diff"], 0),
         (["apply", "--check"], 1),
-        (["apply", "--dry-run"], 0),
-        (["apply", "--only", "cuda_device", "--dry-run"], 0),
-        (["apply", "--with", "data_parallel", "--dry-run"], 0),
+        (["apply", "--with", "data_parallel", "--check"], 1),
         (["apply", "--without", "cuda_device", "--check"], 1),
         (["revert"], 0),
         (["revert", "--check"], 2),
