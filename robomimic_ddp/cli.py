@@ -191,8 +191,6 @@ def _run(argv: list[str]) -> int:
     elif isinstance(sys.stdout, io.TextIOWrapper):
         # Paths may have characters that cannot be encoded.
         sys.stdout.reconfigure(errors="backslashreplace")
-    if args.command == "run":
-        _require_valid(args)
     with _ranks_import_path() if _reads_host(args) else contextlib.nullcontext():
         return _module(args.command).run(args.command, args)
 
@@ -218,19 +216,6 @@ def _ranks_import_path() -> Iterator[None]:
         return
     with swapped(sys, "path", ["", *sys.path]):
         yield
-
-
-def _require_valid(args: argparse.Namespace) -> None:
-    """Refuse a mistake on the command line of a training that `run` starts before the host is read
-    for its edits, which takes seconds.
-    """
-    from robomimic_ddp.config.host import early_checks
-
-    early_checks.require_options()
-    if args.host is None and not args.program.endswith(".py"):
-        with _ranks_import_path(), early_checks.leaving_the_rest():
-            entry = early_checks.text_of(early_checks.module_file(args.program))
-            early_checks.job_config(entry, args.arguments)
 
 
 def _rank() -> int:

@@ -106,10 +106,10 @@ def test_a_wrong_variable_is_shown_before_torch(started):
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(("words", "changes", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_before_the_host_is_edited_in_memory(words, changes, said, started):
+def test_where_the_host_is_edited_in_memory(words, changes, said, started):
     done = started(TRAIN, *words, changes=changes, program=["robomimic_ddp", "run"])
     assert done.returncode == 1 and said in done.stderr, done
-    assert done.stderr.startswith("robomimic-ddp: ") and IMPORTED not in done.stderr
+    assert done.stderr.startswith("error: ") and IMPORTED not in done.stderr
 
 
 @pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS])

@@ -115,7 +115,7 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
 
 
 def _require_possible(args: argparse.Namespace) -> None:
-    """Raise any error that would stop the ranks, before the first rank is started."""
+    """Raise UsageError, ConfigError or PatchError where no rank could be measured."""
     gpus = len(devices.visible_devices(env.variables()))
     if gpus and args.ranks[-1] > gpus:
         raise UsageError(
@@ -128,7 +128,8 @@ def _require_possible(args: argparse.Namespace) -> None:
             f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
             f"can run at most {most} ranks. Give numbers up to {most}."
         )
-    checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
+    _job(args, args.ranks[0], tempfile.gettempdir())
+    checks.require_patched()
 
 
 def _measure(args: argparse.Namespace) -> report.Epochs:

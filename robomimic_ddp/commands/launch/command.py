@@ -35,7 +35,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
     problem = None
     try:
-        checks.require_trainable(settings)
+        checks.require_patched(settings.module)
     except RobomimicDDPError as error:
         if not settings.dry_run:
             raise
