@@ -185,7 +185,6 @@ VALUES = tuple(
             ["train.num_data_workers=100000"],
             ("train.num_data_workers=100000", "CPU core"),
         ),
-        (["train.hdf5_cache_mode=disk"], ("train.hdf5_cache_mode='disk'", "low_dim")),
         (["experiment.epoch_every_n_steps=1e30"], ("epoch_every_n_steps=1e+30", "at most 1000000")),
         (["train.seed=4294967296"], ("train.seed=4294967296", "at most 4294967295")),
         (["experiment.epoch_every_n_steps=0"], ("experiment.epoch_every_n_steps=0", "at least 1")),
