@@ -35,17 +35,17 @@ def datasets(train: Any) -> Iterator[str]:
 def why_not_writable(path: Any) -> str | None:
     """Return why no folder can be created at `path`, or written to if it exists; None if it can."""
     folder = expanded(path).absolute()
+    text = str(folder)
+    if "\0" in text or text.encode(errors="replace") != os.fsencode(text):
+        return "it is not text in UTF-8, which config.json and a log need"
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        return f"{nearest} is a file"
     try:
-        str(folder).encode()  # as config.json and a log need it
-        nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-        if not nearest.is_dir():
-            return f"{nearest} is a file"
         with tempfile.TemporaryFile(dir=nearest):
             return None
     except OSError as error:
         return f"nothing may be written in {nearest} ({error.strerror})"
-    except ValueError as error:  # a NUL character, or bytes that are not UTF-8
-        return str(error)
 
 
 def example_below(directory: Path, name: str) -> str:

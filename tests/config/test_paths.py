@@ -33,11 +33,11 @@ def test_what_is_no_file_is_an_error(path):
 
 
 NOT_WRITABLE = {
-    "a\0b": "null",
+    "a\0b": "not text in UTF-8",
     "/proc/runs": "nothing may be written in /proc",
     "/sys/runs": "nothing may be written in /sys",
     "/dev/null/runs": "/dev/null is a file",
-    "\udcff": "surrogates not allowed",
+    "\udcff": "not text in UTF-8",
 }
 
 
