@@ -52,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    is_module = "PROGRAM is a module even if a file is so named"
-    add("-m", dest="module", action="store_true", help=is_module)
     add("--host", metavar="PATH", help=_HOST_HELP)
     what = "a module (robomimic.scripts.train), or a file (*.py)"
     add("program", metavar="PROGRAM", help=what)

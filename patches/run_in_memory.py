@@ -45,7 +45,7 @@ def run_edited(args: argparse.Namespace) -> int:
 def _file(args: argparse.Namespace) -> Path | None:
     """Return the program's file, absolute, or None if it is a module."""
     path = Path(args.program)
-    if args.module or not (path.suffix == ".py" or path.exists()):
+    if not (path.suffix == ".py" or path.exists()):
         return None
     if not path.is_file():
         raise UsageError(f"{args.program}: there is no such file.").on_all_ranks()

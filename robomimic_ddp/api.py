@@ -7,20 +7,19 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from robomimic_ddp.config.host import early_checks
 
 early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
-from robomimic_ddp import API_VERSION, __version__
+from robomimic_ddp import API_VERSION
 from robomimic_ddp.config import launch_env
 from robomimic_ddp.config.host import dotlist, host_config, host_edits
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, once
-from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
+from robomimic_ddp.errors import RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
 from robomimic_ddp.training import run
@@ -87,16 +86,6 @@ def data_logger(cls: type) -> type:
     plan, and the log pictures.
     """
     return host_loggers.data_logger(cls, run.facts, run.draw_into)
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    raise ApiVersionError(
-        f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
-        f"version {API_VERSION}) does not have: the host was patched by another version. {REPATCH}",
-        _is_other_rank(),
-    )
 
 
 def _is_other_rank() -> bool:

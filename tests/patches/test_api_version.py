@@ -38,19 +38,11 @@ def run(folder: Path, decorator: str, cold: bool = False, **variables: str) -> R
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("decorator", "words", "cold"),
-    [
-        (f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", "API version 2", True),
-        ("@DDPUtils.something_newer", "DDPUtils.something_newer", False),
-    ],
-    ids=["another version", "a name that is not there"],
-)
-def test_it_is_one_message_without_a_traceback(tmp_path, decorator, words, cold):
-    done = run(tmp_path, decorator, cold)
+def test_it_is_one_message_without_a_traceback(tmp_path):
+    done = run(tmp_path, f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", cold=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: this host ") and done.stderr.count("\n") == 1
-    assert words in done.stderr and "robomimic-ddp revert" in done.stderr
+    assert "API version 2" in done.stderr and "robomimic-ddp revert" in done.stderr
 
 
 @pytest.mark.bad_input

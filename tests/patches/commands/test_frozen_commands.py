@@ -19,7 +19,7 @@ FLAGS = {
     "apply": ["[PATH]", *CHOICE, "--check", "--branch"],
     "revert": ["[PATH]", "--force"],
     "inspect-data": ["[path]", "--output", "--episodes", "--config", "--json"],
-    "run": ["PROGRAM ...", "-m", *CHOICE, "--host"],
+    "run": ["PROGRAM ...", *CHOICE, "--host"],
 }
 OUTCOMES = ("can be patched", "patched", "not present", "not recognised")
 
