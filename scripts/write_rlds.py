@@ -14,7 +14,7 @@ import numpy as np
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index.example import example_class
-from robomimic_ddp.data.rlds.index.record_writer import record_writer
+from robomimic_ddp.data.rlds.index.records import record_writer
 from robomimic_ddp.data.rlds.pipeline.images import encode_jpeg
 
 CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")

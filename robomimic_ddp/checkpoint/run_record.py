@@ -73,8 +73,6 @@ def read_record(directory: Path) -> dict | None:
         names = record.get("paths") if isinstance(record, dict) else None
         is_list = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
         fault = None if is_list and any(names) else "it names no paths"
-        if fault is None and any(map(_leaves_run, filter(None, names))):
-            fault = "it names paths outside of the run's folder"
     except (OSError, ValueError) as error:
         fault = getattr(error, "strerror", None) or str(error)
     if fault is None:
@@ -87,7 +85,3 @@ def read_record(directory: Path) -> dict | None:
             file=sys.stderr,
         )
     return None
-
-
-def _leaves_run(name: str) -> bool:
-    return os.path.isabs(name) or ".." in Path(name).parts

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import load_limits, safe_load, torch_save
+from robomimic_ddp.checkpoint import safe_load, torch_save
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -157,12 +157,10 @@ def read_file(path: Path) -> dict[str, Any]:
             "mounted?)."
         )
     try:
-        load_limits.require_file(files.regular(path), legacy=False)
-        sealed = torch.load(path, map_location="cpu", weights_only=True)
-        load_limits.require_content(sealed, path)
+        sealed = torch.load(files.regular(path), map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
-        cut = path.is_file() and not load_limits.is_archive(path)
+        cut = path.is_file() and not safe_load.is_archive(path)
         size = path.stat().st_size if cut else 0
         why = f"cut off while it was written, at {size} bytes" if cut else safe_load.reason(error)
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error

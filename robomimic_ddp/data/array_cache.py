@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,11 +29,7 @@ def cache_folder(cache: str | None) -> Path:
 def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
     """Return `build` of the arrays in the file; None where there is none, or it cannot be used."""
     try:
-        with zipfile.ZipFile(files.regular(path)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > path.stat().st_size:
-            raise ValueError("it is compressed, and could fill the memory")
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(files.regular(path), allow_pickle=False) as arrays:
             return build(dict(arrays))
     except FileNotFoundError:
         return None

@@ -142,8 +142,11 @@ def _end_for(error: BaseException, launch: launch_env.LaunchEnv) -> None:
             get_error_handler().record_exception(error)
             if isinstance(error, UnpatchedScript) and launch.rank > 0:
                 _wait_for_launcher(_SAME_SECONDS)  # the main rank prints the message
+            if launch.launched and isinstance(error.code, int):
+                _end(error.code)
             if launch.launched:
-                _end_with(error.code)
+                _show(str(error.code))
+                _end(EXIT_REFUSED)
         return
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
@@ -244,13 +247,6 @@ def _log(text: str) -> None:
     if file is not None:
         file.write(text)
         file.flush()
-
-
-def _end_with(code: Any) -> NoReturn:
-    """Ends the process as SystemExit(code) does."""
-    if not isinstance(code, int):
-        _show(str(code))
-    _end(code if isinstance(code, int) else EXIT_REFUSED)
 
 
 def _end(code: int) -> NoReturn:

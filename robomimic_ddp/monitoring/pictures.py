@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Pictures(StepHook):
         obs = batch.get("obs") if isinstance(batch, Mapping) else None
         takes_images = "data_type" in inspect.signature(self.logger.record).parameters
         for name, row in rows(obs) if obs and takes_images else ():
-            with _Warned("the first batch"):  # hosts before 0.5 add no axis of samples
+            with _warned("the first batch"):  # hosts before 0.5 add no axis of samples
                 self.logger.record(f"First_Batch/{name}", row[None], self.epoch, data_type="image")
 
     def videos(self, paths: Any, epoch: Any) -> None:
@@ -53,31 +54,24 @@ class Pictures(StepHook):
         wandb_logger = getattr(self.logger, "_wandb_logger", None)
         for name, path in (paths if isinstance(paths, Mapping) else {}).items():
             if wandb_logger is not None:
-                with _Warned(f"the video {path} for W&B"):
+                with _warned(f"the video {path} for W&B"):
                     import wandb
 
                     wandb_logger.log({f"Rollout/Video/{name}": wandb.Video(str(path))}, step=epoch)
             if tensorboard is not None:
-                with _Warned(f"frames of {path} for TensorBoard"):
+                with _warned(f"frames of {path} for TensorBoard"):
                     row = _row_of(_frames(path))
                     tag = f"Rollout/Video/{name}"
                     tensorboard.add_images(tag, row[None], epoch, dataformats="NHWC")
 
 
-class _Warned:
+@contextmanager
+def _warned(what: str) -> Iterator[None]:
     """For the block, an error is a line on stderr."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        print_clean(f"warning: {self.what} could not be logged: {error}", file=sys.stderr)
-        return True
+    try:
+        yield
+    except Exception as error:
+        print_clean(f"warning: {what} could not be logged: {error}", file=sys.stderr)
 
 
 def rows(obs: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -60,7 +60,6 @@ def lines(run: Any) -> Iterator[str]:
     loader = run.built.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
-    yield from _validation(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.built.nets:
         yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
@@ -193,16 +192,6 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
         return _CONSTANT
     how = "linear, down to" if kind == "linear" else "constant, then"
     return f"{how} {rate.get('decay_factor')} x as much at epoch {', '.join(map(str, at))}"
-
-
-def _validation(run: Any) -> Iterator[str]:
-    loader = run.built.loaders.get("valid")
-    rest = getattr(loader, "left_out_by_host", 0)
-    if rest and tree.at(run.config, "experiment.validation_epoch_every_n_steps") is None:
-        yield (
-            f"validation: all {loader.size} samples; in one process the host leaves out the last "
-            f"{rest} (drop_last), so losses differ a little between one process and several ranks"
-        )
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:

@@ -82,28 +82,13 @@ def _computes_in_bf16(device: str | torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
-def added_by_max(settings: Settings, any_parallel_net: bool = True) -> str | None:
-    """Return the plan's line on what preset `max` adds, and what not; None for other presets."""
-    values, sources = settings.options, settings.sources
-    if values.preset != "max":
+def added_by_max(settings: Settings) -> str | None:
+    """Return the plan's line on what preset `max` adds; None for other presets."""
+    if settings.options.preset != "max":
         return None
-    names = ("precision", "compile", "comm")
-    new = [name for name in names if sources[name] == PRESET]
-    added = ", ".join(f"{name}={getattr(values, name)}" for name in new)
-    why = {
-        "precision": "needs a GPU with bf16",
-        "compile": "needs GPUs, torch 2.6, a compiler, and buckets of 1 MiB or more",
-        "comm": "needs several ranks, and a torch that sends bf16",
-    }
-    if not any_parallel_net:
-        why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
-    if values.mode == "fsdp":
-        why["compile"] = why["comm"] = "not with ddp.mode=fsdp"
-    chosen_by_user = [name for name in names if sources[name] not in ("default", PRESET)]
-    reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *chosen_by_user)]
-    reasons += [f"{name} (set to {getattr(values, name)})" for name in chosen_by_user]
-    left = f"; not {', '.join(reasons)}" if reasons else ""
-    return f"preset max adds: {added or 'nothing'}{left}"
+    names = [name for name in ("precision", "compile", "comm") if settings.sources[name] == PRESET]
+    added = ", ".join(f"{name}={getattr(settings.options, name)}" for name in names)
+    return f"preset max adds: {added or 'nothing (docs/options.md says what needs what)'}"
 
 
 class Prepared(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import os
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +20,6 @@ from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import entry_point, group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
-from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs, session
 from robomimic_ddp.training.state import resume
@@ -45,7 +42,6 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         watchdog.reached("run directory")
 
         run, make_paths = _run.current(), functools.partial(get_exp_dir, *args, **kwargs)
-        expected = _names_expected(sys._getframe(1))
 
         def make() -> Any:
             if run is None:
@@ -53,7 +49,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             if run.resume.source is None:
                 paths, directory = _new_directory(run, make_paths)
             else:
-                paths, directory = _found_directory(run, make_paths, expected)
+                paths, directory = _found_directory(run, make_paths)
             resume.remember_config(run, directory)
             names = checkpoint.relative_paths(directory, paths)
             place = {"job": checkpoint.job_name(launch), "launcher": env.launcher(), "paths": names}
@@ -119,32 +115,14 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
     ) from reason
 
 
-def _names_expected(caller: FrameType) -> int | None:
-    """Return to how many names `caller` assigns the result of its current call; None if to one."""
-    while caller.f_code.co_filename == __file__ and caller.f_back is not None:  # `begin_run`
-        caller = caller.f_back
-    following = (
-        step for step in dis.get_instructions(caller.f_code) if step.offset > caller.f_lasti
-    )
-    step = next(following, None)
-    return step.arg if step is not None and step.opname == "UNPACK_SEQUENCE" else None
-
-
-def _found_directory(run: _run.Run, make_paths: Callable, expected: int | None) -> tuple[Any, Path]:
-    """Main rank: return the paths of the resumed run, `expected` of them, and their folder."""
+def _found_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
+    """Main rank: return the paths of the resumed run, and their folder."""
     if run.resume.source.kind == "host":
         paths = make_paths()
         directory = run_inputs.common_directory(paths)
     else:
         directory = run.resume.source.directory
         paths = run.resume.source.paths
-        if paths and expected not in (None, len(paths)):
-            print_clean(
-                f"warning: {directory / checkpoint.RECORD_NAME} names {len(paths)} paths, and this "
-                f"host expects {expected}: this run's paths are taken from the host instead.",
-                file=sys.stderr,
-            )
-            paths = ()
         if not paths or None in paths:  # where the host has none (saving is off), or a damaged file
             paths = _paths_as_made(run, directory, make_paths)
     run.undo.enter_context(checkpoint.take(directory))

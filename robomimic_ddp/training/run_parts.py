@@ -39,7 +39,7 @@ class Built:
 
 @dataclass
 class Resume:
-    """What this rank resumes; only `training/state/resume.py` changes it. `decide` finds the
+    """What this rank resumes; only `training/state/` changes it. `decide` finds the
     directory, and `saved_state` reads the state when the host makes its run directory.
     """
 

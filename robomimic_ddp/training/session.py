@@ -230,7 +230,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
 
 
 def _print_plan(run: _run.Run) -> None:
-    added_by_max = presets.added_by_max(run.settings, bool(run.built.nets))
+    added_by_max = presets.added_by_max(run.settings)
     plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(), added_by_max])))
     _print_on_main(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 

@@ -99,12 +99,9 @@ def fingerprint(dataset: Any) -> str | None:
 
 def order_items(loader: Any) -> dict[str, Hashable]:
     """Return the order of the current pass, which is equal on all ranks."""
-    order_digest = getattr(loader, "order_digest", None)
-    return (
-        {}
-        if order_digest is None
-        else {"the order of the present pass over the data": order_digest()}
-    )
+    if not hasattr(loader, "order_digest"):
+        return {}
+    return {"the order of the present pass over the data": loader.order_digest()}
 
 
 def share(loader: Any) -> list[Different]:
@@ -165,17 +162,14 @@ class TrainedBatches:
 
     def complaints(self, loader: Any) -> list[str]:
         """Return a line if the same batch is repeated although a pass has every sample once."""
-        if not (self._same and self.repeats >= _REPEATS_THAT_TELL and _without_repeats(loader)):
+        if not (self._same and self.repeats >= _REPEATS_THAT_TELL and (length(loader) or 0) > 1):
+            return []
+        if not getattr(loader, "each_sample_once", False):
             return []
         return [
             f"all {self.batches} batches of the epoch were the same samples, although a pass has "
             "every sample once: the iterator stands still, or a batch is kept."
         ]
-
-
-def _without_repeats(loader: Any) -> bool:
-    """Return whether the loader has each sample once in a pass, and several batches."""
-    return bool(getattr(loader, "each_sample_once", False)) and (length(loader) or 0) > 1
 
 
 class FirstBatch:

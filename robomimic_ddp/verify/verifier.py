@@ -277,7 +277,9 @@ class Verifier(step_hooks.StepHook):
             *data_fingerprint.share(self.train_loader),
         ]
         evidence.require()
-        why_not, complaints = self._compare_means(name)
+        means = self._means[name]
+        self._are_changed |= means.are_changed()
+        why_not, complaints = means.compare()
         Evidence(evidence.when, complaints=complaints).require()
         if why_not != gradient_means.NOT_FINITE:  # fp16 may overflow; the next step is compared
             self._means.pop(name).stop()
@@ -287,12 +289,6 @@ class Verifier(step_hooks.StepHook):
             self._without_mean.append(why_not)
         self._unstepped.discard(name)
         self.proven.update(gradients_equal=True, noise_differs=True)
-
-    def _compare_means(self, name: str) -> tuple[str | None, list[str]]:
-        """Collective: why the optimizer's gradients are not proven to be the mean, complaints."""
-        means = self._means[name]
-        self._are_changed |= means.are_changed()
-        return means.compare()
 
     def _print_first(self) -> None:
         """Print once, on the main rank, what the first steps have proven."""

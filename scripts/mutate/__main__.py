@@ -74,9 +74,7 @@ GROUPS = {
         "rlds/contents/test_numbers"
     ),
     "data/rlds/schema/fields data/rlds/schema/features data/rlds/schema/spec"
-    " data/rlds/schema/actions data/rlds/schema/filters": (
-        "rlds/contents/test_fields rlds/contents/test_schemas"
-    ),
+    " data/rlds/schema/actions": ("rlds/contents/test_fields rlds/contents/test_schemas"),
     "data/rlds/window_table": "data/test_orders_never_change",
     "data/rlds/order/windows": "data/test_orders_never_change rlds/order/test_window_bounds",
     "commands/evaluate/checkpoints commands/evaluate/record monitoring/records/evaluation": (

@@ -1,10 +1,9 @@
-"""Checkpoints that would fill the memory, the stack or the time of what reads them: one error."""
+"""Checkpoints that robomimic would not write: one error."""
 
 from __future__ import annotations
 
 import io
 import struct
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,70 +29,9 @@ class Calls:
         return self.reduced
 
 
-def nest(kind: Callable, levels: int) -> Any:
-    value: Any = 0
-    for _ in range(levels):
-        value = kind(value)
-    return value
-
-
-def laughs() -> list:
-    value: list = [0]
-    for _ in range(40):
-        value = [value, value]
-    return value
-
-
-def itself() -> dict:
-    value: dict = {}
-    value["a"] = value
-    return value
-
-
-def sparse() -> torch.Tensor:
-    return torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1), (10**12,))
-
-
 def net(value: Any, **changes: Any) -> dict[str, Any]:
     model = {"nets": {"policy.net.weight": value}}
     return {"model": model, "algo_name": "bc", "config": "{}", **changes}
-
-
-TEXT = "a" * 10**6
-CONTENTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a tensor that repeats one number": (lambda: net(torch.ones(1).expand(10**12)), "bytes, and"),
-    "a tensor over itself": (
-        lambda: net(torch.ones(9999).as_strided((5000, 5000), (1, 1))),
-        "bytes, and the file",
-    ),
-    "a meta tensor": (lambda: net(torch.empty(10**12, device="meta")), "a meta tensor"),
-    "a sparse tensor": (lambda: net(sparse()), "a sparse tensor"),
-    "a compressed tensor": (lambda: net(torch.eye(3).to_sparse_csr()), "a sparse tensor"),
-    "a quantized tensor": (
-        lambda: net(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
-        "a quantized tensor|asks for torch._utils._rebuild_qtensor",
-    ),
-    "500 levels": (lambda: {"model": nest(lambda value: {"a": value}, 500)}, "levels deep"),
-    "101 lists": (lambda: net(torch.ones(1), more=nest(lambda value: [value], 101)), "levels deep"),
-    "a set of deep tuples": (
-        lambda: net(torch.ones(1), more={nest(lambda value: (value,), 101)}),
-        "levels deep",
-    ),
-    "a dictionary in itself": (lambda: {"model": itself()}, "levels deep"),
-    "2**40 values": (lambda: net(laughs()), "values, in lists that it repeats"),
-    "2**40 values beside the nets": (lambda: net(torch.ones(1), more=laughs()), "that it repeats"),
-    "a list of a range": (lambda: net(Calls(list, (range(2**31),))), "copies more than|asks for"),
-    "a set of a range": (lambda: net(Calls(set, (range(2**31),))), "copies more than"),
-    "bytes of a length": (lambda: net(Calls(bytearray, (2**35,))), "copies more than"),
-    "a storage of a length": (
-        lambda: net(Calls(torch.UntypedStorage, (2**35,))),
-        "asks for UntypedStorage",
-    ),
-    "copies of one text": (
-        lambda: net([Calls(set, (TEXT,)) for _ in range(200)]),
-        "copies more than",
-    ),
-}
 
 
 def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
@@ -109,22 +47,6 @@ def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
     return [*errors, str(caught.value)]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-@pytest.mark.parametrize(("content", "words"), CONTENTS.values(), ids=CONTENTS)
-def test_contents_without_bounds(
-    content: Callable, words: str, zipped: bool, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    path = tmp_path / "odd.pth"
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(10_000)  # of pickle while it writes
-    torch.save(content(), path, _use_new_zipfile_serialization=zipped)
-    sys.setrecursionlimit(limit)
-    for error in outcomes(path, capsys):
-        assert "odd.pth" in error
-        assert any(word in error for word in words.split("|")), error
-
-
 def rewritten(path: Path, change: Callable[[str, bytes], bytes], method: int) -> None:
     """Save a small checkpoint at `path` whose archive has other records."""
     torch.save(net(torch.zeros(4)), path)
@@ -134,25 +56,9 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes], method: int) ->
                 new.writestr(name, change(Path(name).name, old.read(name)))
 
 
-def gigabytes(path: Path) -> None:
-    """As 3 MB do for 3 GiB."""
-    count = struct.pack("<i", 2**24)
-
-    def change(name: str, content: bytes) -> bytes:
-        large = bytes(2**26) if name == "0" else content
-        return large.replace(b"K\x04", b"J" + count) if name == "data.pkl" else large
-
-    rewritten(path, change, zipfile.ZIP_DEFLATED)
-
-
 def compressed(path: Path) -> None:
     """torch would map the compressed bytes as the numbers."""
     rewritten(path, lambda name, content: content, zipfile.ZIP_DEFLATED)
-
-
-def behind_a_program(path: Path) -> None:
-    rewritten(path, lambda name, content: content, zipfile.ZIP_STORED)
-    path.write_bytes(b"PK\x03\x04" + bytes(60) + path.read_bytes())
 
 
 def several_disks(path: Path) -> None:
@@ -162,22 +68,13 @@ def several_disks(path: Path) -> None:
     path.write_bytes(data)
 
 
-def deep_key(path: Path) -> None:
-    """A tuple of two million levels as a key: its hash overflows the stack of C."""
-    program = b"\x80\x02}N" + b"\x85" * 2_000_000 + b"Ns."
-    rewritten(path, lambda name, old: program if name == "data.pkl" else old, zipfile.ZIP_STORED)
-
-
 def of_a_newer_torch(path: Path) -> None:
     rewritten(path, lambda name, old: b"99\n" if name == "version" else old, zipfile.ZIP_STORED)
 
 
 ARCHIVES = {
-    gigabytes: "its archive is compressed",
     compressed: "its archive is compressed",
-    behind_a_program: "before or after its archive",
     several_disks: "is not a torch checkpoint",
-    deep_key: "levels deep",
     of_a_newer_torch: "was written by a newer torch: its format is 99",
 }
 
@@ -215,7 +112,7 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
     assert safe_load.read_known(path, "it")["algo_name"] == "bc"
 
 
-@pytest.mark.parametrize("write", ARCHIVES, ids=lambda value: value.__name__)
+@pytest.mark.parametrize("write", [several_disks, of_a_newer_torch])
 def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
     write(tmp_path / state_file.STATE)
     with pytest.raises(CheckpointError, match="is damaged and cannot be used"):

@@ -92,11 +92,9 @@ def test_the_title_says_that_losses_are_smoothed(monkeypatch, tmp_path):
     [
         {"epoch": "1"},
         {"epoch": [1]},
-        {"epoch": 10**400},
         {"phase": ["train"]},
         {"samples": "8"},
         {"steps": None},
-        {"log": {"Loss": 10**400}},
     ],
     ids=lambda changes: str(changes)[:30],
 )

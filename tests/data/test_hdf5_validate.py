@@ -240,37 +240,6 @@ def test_inspect_data_refuses_what_training_does(data, steps, removed, words):
         hdf5.report_of(data)
 
 
-def stored_elsewhere(file, kind):
-    """Put the actions of an episode into another file."""
-    group = file.create_group("data/demo_1")
-    group.attrs["num_samples"] = 5
-    if kind == "raw":
-        places = [("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
-        group.create_dataset("actions", (5, 2), "f8", external=places)
-        return
-    layout = h5py.VirtualLayout((5, 2), "f8")
-    layout[:] = h5py.VirtualSource("other.hdf5", "x", (5, 2))
-    group.create_virtual_dataset("actions", layout)
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("raw", "passwd', which is not an HDF5 file"), ("virtual", "which is not there")],
-)
-def test_numbers_of_other_files_are_not_taken_for_zeros(data, kind, words):
-    with h5py.File(data, "r+") as file:
-        del file["data/demo_0"]
-        stored_elsewhere(file, kind)
-    for read in (lambda path: look(path, "actions"), hdf5.report_of):
-        with pytest.raises(DataError, match=words):
-            read(data)
-    if kind == "virtual":
-        with h5py.File(data.with_name("other.hdf5"), "w") as other:
-            other["x"] = np.ones((5, 2))
-        look(data, "actions")
-
-
 @pytest.mark.bad_input
 def test_a_group_within_itself_is_one_short_error(data):
     with h5py.File(data, "r+") as file:

@@ -16,7 +16,6 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.data.sampling import valid_loader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run
 from robomimic_ddp.training.presets import Prepared
@@ -228,18 +227,6 @@ def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
     present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
-
-
-@pytest.mark.parametrize(
-    ("steps", "drop_last", "is_said"), [(None, True, True), (5, True, False), (None, False, False)]
-)
-def test_samples_that_one_process_does_not_validate(steps, drop_last, is_said):
-    kwargs = {"dataset": range(67), "batch_size": 16, "drop_last": drop_last}
-    place = {"rank": 0, "world_size": 2, "seed": 5, "batch_size_per_rank": 16}
-    present = run_of({"experiment": {"validation_epoch_every_n_steps": steps}})
-    present.built.loaders["valid"] = valid_loader(torch.utils.data.DataLoader, kwargs, **place)
-    text = present.describe()
-    assert ("all 67 samples; in one process the host leaves out the last 3 (" in text) == is_said
 
 
 def test_a_plan_says_who_plays_what_is_not_split(tmp_path):

@@ -77,27 +77,6 @@ def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):
     assert (tmp_path / "videos").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [(1, "names 1 paths, and this host expects 4"), (5, "names 5 paths"), (4, "")],
-)
-def test_paths_come_from_the_host_where_ddp_json_contradicts_it(tmp_path, capsys, named, said):
-    recorded = tuple(str(tmp_path / name) for name in ("logs", "models", "videos", ".", "more"))
-
-    def get_exp_dir(config):
-        base = os.path.join(config.train.output_dir, "name", "2026")
-        return os.path.join(base, "l"), os.path.join(base, "m"), os.path.join(base, "v"), base
-
-    def train(config):
-        logs, models, videos, base = seam.run_directory(get_exp_dir)(config)
-        return logs, models, videos, base
-
-    names = paths_of(tmp_path, get_exp_dir, FoundRun(tmp_path, "begun", recorded[:named]), train)
-    paths = [str(tmp_path / name) for name in ("l", "m", "v", ".")] if said else recorded[:4]
-    assert [os.path.normpath(name) for name in names] == [*map(os.path.normpath, paths)]
-    assert said in capsys.readouterr().err
-
-
 def test_a_path_that_ddp_json_has_lost_comes_from_the_host(tmp_path):
     def get_exp_dir(config):
         return os.path.join(config.train.output_dir, "logs"), config.train.output_dir

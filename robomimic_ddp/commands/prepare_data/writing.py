@@ -15,10 +15,10 @@ import numpy as np
 from robomimic_ddp.commands.prepare_data.job import Job, RecordFile
 from robomimic_ddp.data.rlds.index.build import describer
 from robomimic_ddp.data.rlds.index.example import EpisodeParser, parsed_example
-from robomimic_ddp.data.rlds.index.record_writer import record_writer
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
     offsets_of,
+    record_writer,
     rows_of,
 )
 from robomimic_ddp.data.rlds.pipeline.images import (

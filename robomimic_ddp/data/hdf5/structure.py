@@ -6,7 +6,6 @@ and the place in it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -148,30 +147,7 @@ class Structure:
                     f"{self.path}: {place!r} is {is_what}; expected an array of numbers. Take it "
                     "out of the config, or write the dataset again."
                 )
-            self._require_stored(place, dataset)
             return tuple(shape)
-
-    def _require_stored(self, place: str, dataset: Any) -> None:
-        """Raise DataError for numbers in a file that is not there, which HDF5 reads as 0, and for
-        those of files that are not HDF5, which may be any bytes.
-        """
-        sources = dataset.virtual_sources() if dataset.is_virtual else ()
-        missing = [
-            source.file_name
-            for source in sources
-            if source.file_name != "." and "%" not in source.file_name
-            if not any(
-                os.path.isfile(os.path.join(folder, source.file_name))
-                for folder in (os.path.dirname(self.path), "")
-            )
-        ]
-        raw = [name for name, *_ in dataset.external or ()]
-        if missing or raw:
-            raise DataError(
-                f"{self.path}: {place!r} takes its numbers from {(missing or raw)[0]!r}, which is "
-                f"{'not there' if missing else 'not an HDF5 file'}: expected them in this file, or "
-                "in HDF5 files next to it. Copy those too, or write the dataset again (h5repack)."
-            )
 
     def require_steps(self, episode: str, place: str, shape: tuple[int, ...], steps: int) -> None:
         """Raise DataError if the dataset at `place` of an episode, of this shape, is shorter."""

@@ -44,8 +44,8 @@ def train_loader(
     if size < global_batch:
         raise DataError(
             f"the training set has {size} samples, but one step takes {global_batch} "
-            f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. "
-            + _smaller_batch(size, world_size)
+            f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. Use "
+            "a smaller train.batch_size, fewer ranks, or more data."
         ).on_all_ranks()
     sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
     return ShardedLoader(
@@ -77,9 +77,7 @@ def valid_loader(
         return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=False)
 
     batch = int(kwargs.get("batch_size", 1))
-    loader = ShardedValidLoader(kwargs["dataset"], size, batch, of_first)
-    loader.left_out_by_host = size % batch if kwargs.get("drop_last") else 0
-    return loader
+    return ShardedValidLoader(kwargs["dataset"], size, batch, of_first)
 
 
 def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
@@ -124,12 +122,3 @@ def _require_plain_batches(kwargs: dict[str, Any]) -> None:
             "the DataLoader has batch_size=None (batching switched off), so the samples of a step "
             "cannot be split over ranks. Pass a batch_size."
         )
-
-
-def _smaller_batch(size: int, world_size: int) -> str:
-    largest = size // world_size
-    if largest == 0:
-        return f"Use at most {max(size, 1)} ranks, or more data."
-    return (
-        f"Use train.batch_size for at most {largest} samples per rank, fewer ranks, or more data."
-    )

@@ -130,8 +130,6 @@ class ShardedValidLoader:
         self, dataset: Any, size: int, host_batch_size: int, of: Callable[[int], ShardedLoader]
     ) -> None:
         """size: samples; of: makes this rank's loader of the first samples of the order."""
-        self.left_out_by_host = 0
-        """Samples that the host's own loader, in one process, leaves out of a pass."""
         self.dataset, self.size, self.host_batch_size = dataset, size, host_batch_size
         # `of` must not refer to this object: if the garbage collector frees a loader with
         # persistent workers, it waits 5 s for each worker.

@@ -79,11 +79,6 @@ def shard_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return parts.to(like.device)
 
 
-def shard_group(tensor: torch.Tensor) -> Any:
-    """Return the process group of the ranks that share one copy of the sharded `tensor`."""
-    return tensor.device_mesh.get_group(_sharded_dim(tensor))
-
-
 def first_element(tensor: torch.Tensor) -> int:
     """Return the position, in the complete tensor, of the first element of this rank's part."""
     dim = _sharded_dim(tensor)
@@ -107,7 +102,8 @@ def sum_over_shards(value: torch.Tensor, tensors: list[torch.Tensor]) -> torch.T
     from its parts, over the parts, in place.
     """
     if tensors and is_sharded(tensors[0]):
-        dist.all_reduce(value, group=shard_group(tensors[0]))
+        mesh, dim = tensors[0].device_mesh, _sharded_dim(tensors[0])
+        dist.all_reduce(value, group=mesh.get_group(dim))
     return value
 
 

@@ -23,21 +23,11 @@ from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
-_NUMBER, _NONE = (int, float), type(None)
-_KINDS = {
-    **dict.fromkeys(("rank", "world_size", "pid", "step"), int),
-    **dict.fromkeys(("time", "idle_seconds", "memory"), _NUMBER),
-    **dict.fromkeys(("loss", "step_seconds", "epoch"), (*_NUMBER, _NONE)),
-    **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
-}
-"""Key -> type, in a complete file."""
-_OPTIONAL = {
-    **{"data_share": (*_NUMBER, _NONE), "steps": (int, _NONE), "epochs": (int, _NONE)},
-    **{"begun": (int, _NONE), "ended": (str, _NONE), "code": (str, _NONE)},
-}
-"""Key that may be missing -> type."""
-_MOST, _MOST_RANKS = 1e15, 100_000
-"""The largest number in a heartbeat, and of ranks: reading takes time in proportion."""
+_KEYS = frozenset(
+    ("rank", "world_size", "pid", "step", "time", "idle_seconds", "memory", "loss", "epoch")
+    + ("step_seconds", "host", "device", "place", "finished")
+)
+"""In a complete file."""
 _LAST_SECONDS = 5.0
 """How long the last write may take, on a disk that may hang."""
 
@@ -58,22 +48,12 @@ class Heartbeat(StepHook):
         self.path = directory / FOLDER / f"rank{rank}.json"
         self.interval = interval(world_size)
         self._memory, self._epoch, self._before = memory, None, 0
+        unknown = ("epoch", "steps", "epochs", "data_share", "loss", "step_seconds", "ended")
         self._state: dict[str, Any] = {
-            "rank": rank,
-            "world_size": world_size,
-            "host": env.host_name(),
-            "pid": os.getpid(),
-            "device": device,
-            "epoch": None,
-            "begun": 0,
-            "step": 0,
-            "steps": None,
-            "epochs": None,
-            "data_share": None,
-            "loss": None,
-            "step_seconds": None,
-            "finished": False,
-            "ended": None,
+            **dict.fromkeys(unknown),
+            **{"rank": rank, "world_size": world_size, "device": device},
+            **{"host": env.host_name(), "pid": os.getpid()},
+            **{"begun": 0, "step": 0, "finished": False},
         }
         self._last_step, self._waited = time.monotonic(), 0.0
         self._stop = threading.Event()
@@ -173,16 +153,6 @@ def read(directory: Path) -> list[dict[str, Any]]:
     return look(directory)[0]
 
 
-def _is_complete(state: Any) -> bool:
-    if not isinstance(state, dict):
-        return False
-    of_kind = [isinstance(state.get(key, ...), kind) for key, kind in _KINDS.items()]
-    of_kind += [isinstance(state.get(key), kind) for key, kind in _OPTIONAL.items()]
-    numbers = [value for value in state.values() if isinstance(value, _NUMBER)]
-    is_sound = all(of_kind) and all(abs(number) < _MOST for number in numbers)
-    return is_sound and 0 <= state["rank"] < state["world_size"] <= _MOST_RANKS
-
-
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     if not Path(directory).is_dir():
@@ -195,7 +165,7 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         except (OSError, ValueError):
             state = None
-        complete = _is_complete(state)
+        complete = isinstance(state, dict) and _KEYS <= state.keys()
         states += [state] if complete else []
         damaged += [] if complete else [path.name]
     if not states:

@@ -199,11 +199,6 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
     return resumed.saved
 
 
-def release_state(run: _run.Run) -> None:
-    """Drop the saved state: its memory is free once the components have loaded it."""
-    run.resume.saved = None
-
-
 def restored(name: str, default: Any) -> Any:
     """Return the value that the host's variable `name` had when the run was saved, or `default`.
     The name is remembered, so that its value is saved from now on. Collective only in a host that

@@ -85,7 +85,7 @@ class StateSaver:
             if resumed is not None and resumed.kind == "begun":
                 resume.say(f"no epoch was finished: training starts over in {resumed.directory}")
             return None
-        resume.release_state(run)
+        run.resume.saved = None  # its memory is free once the components have loaded it
         notes = []
         for component in self.components:
             with checkpoint.restoring(component.name, resumed.directory):

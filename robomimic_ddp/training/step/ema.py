@@ -185,15 +185,6 @@ class AveragedParameters(Average):
         if older.get("device") is not None:
             self.to(device=older["device"])
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "averaged_model":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(
-            "this average was made of parameters, so it has no module: averaged_model exists where "
-            "the nets themselves are given, DDPUtils.averaged_copy(model=nets, ...), or where the "
-            "host sets it."
-        )
-
     def _bounds(self) -> tuple[float, float]:
         return self.min_decay, self.decay
 

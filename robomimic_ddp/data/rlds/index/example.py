@@ -11,7 +11,7 @@ import numpy as np
 
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_number
-from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE
+from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE
 
 _PACKAGE = "robomimic_ddp.rlds"
 _LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}

@@ -1,4 +1,4 @@
-"""Read TFRecord files: records by byte offset, with their checksums."""
+"""Read TFRecord files, records by byte offset, with their checksums; and write them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from robomimic_ddp import files
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.fields import Fields
+from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
 
 FRAMING_BYTES = 16
@@ -159,3 +161,18 @@ def rows_of(
             yield result
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
+    """Yield a function that takes records for the TFRecord file `target`, which appears at
+    the end of the block. After an exception it is as before. Raises WriteError.
+    """
+    with must_be_written(target), atomic_open(target, "wb") as file:
+
+        def put(record: bytes) -> None:
+            length = len(record).to_bytes(8, "little")
+            for part in (length, masked_checksum(length), record, masked_checksum(record)):
+                file.write(part)
+
+        yield put

@@ -21,16 +21,12 @@ from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
 SPLIT = "train"
-_MOST_INFO_BYTES = 2 * 2**20
-"""tensorflow-datasets takes minutes to name a million files."""
 _READERS = 16
 """Files whose checksums are read at once: a disk on a network takes a millisecond for each."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _JSON_KEYS = ("json", "content")
 """Keys of features.json whose text is JSON again."""
-_MOST_NAME, _MOST_EPISODES = 255, 10**7
-_TEMPLATE = re.compile(r"(?:[^{}]|\{[A-Z_]+\})*")
 
 
 def is_rlds_folder(path: str | None) -> bool:
@@ -106,21 +102,6 @@ def _require_known_classes(content: Any, key: str = "") -> None:
             )
 
 
-def _require_splits(info: Any) -> None:
-    """Raise ValueError for more episodes than anybody has, which could fill the memory as numbers;
-    and if record files are named by more than text with places such as {SPLIT}: Python would make
-    gigabytes of {SPLIT:>9999999999}.
-    """
-    for split in info.get("splits", ()):
-        for key in ("name", "filepathTemplate", "filepath_template"):
-            text = split.get(key, "")
-            if len(text) > _MOST_NAME or not _TEMPLATE.fullmatch(text):
-                raise ValueError(f"the {key} of a split in {INFO_FILE} is {text[:80]!r}")
-        counts = split.get("shardLengths", split.get("shard_lengths", ()))
-        if sum(map(int, counts)) > _MOST_EPISODES:
-            raise ValueError(f"{INFO_FILE} has more than {_MOST_EPISODES:,} episodes")
-
-
 def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
     """A line on the `Source.unlisted` of a dataset."""
     return (
@@ -150,8 +131,7 @@ class Source:
         tfds = require_libraries()
         try:
             _require_known_classes(files.read_json(self.folder / "features.json"))
-            files.regular(self.folder / INFO_FILE, _MOST_INFO_BYTES)
-            _require_splits(files.read_json(self.folder / INFO_FILE))
+            files.regular(self.folder / INFO_FILE, files.MOST_BYTES)
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:

@@ -21,11 +21,8 @@ from robomimic_ddp.data.rlds.schema.features import (
     step_features,
 )
 from robomimic_ddp.data.rlds.schema.rotations import SIZES
-from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, load_schema
+from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE, Entry, Filter, Schema, load_schema
 from robomimic_ddp.errors import DataError
-
-OF_EPISODE = "episode:"
-"""Prefix of features of the whole episode in the result of `EpisodeParser`."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from robomimic_ddp.errors import ConfigError, did_you_mean
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
 DEFAULT = "droid"
+OF_EPISODE = "episode:"
+"""Prefix of features of the whole episode in the result of `EpisodeParser`."""
 _TESTS = ("equals", "contains", "matches")
 _SECTIONS = (
     *("control_hz", "cameras", "states", "actions"),
@@ -55,6 +57,22 @@ class Filter:
 
     def __str__(self) -> str:
         return f"{self.feature} {self.test} {self.value!r}"
+
+    def accepts(self, episode: Mapping[str, Any]) -> bool:
+        """Return whether an episode of `EpisodeParser` passes; one without steps does not."""
+        value = episode[self.feature]
+        if not self.feature.startswith(OF_EPISODE):
+            if not len(value):
+                return False
+            value = value[-1]
+        if not isinstance(value, bytes):
+            return float(value) == float(self.value)
+        text = value.decode("utf-8", "replace")
+        if self.test == "equals":
+            return text == self.value
+        if self.test == "contains":
+            return self.value in text
+        return re.fullmatch(self.value, text) is not None
 
 
 @dataclass(frozen=True)
