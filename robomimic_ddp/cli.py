@@ -152,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "then run the command again."
             )
         elif isinstance(error, OSError) and argv[:1] != ["run"]:
-            _discard_stdout()
+            if error.filename is None:
+                _discard_stdout()
             message = (
                 f"{error.filename or 'the output'} cannot be used: {error.strerror or error}. Free "
                 "disk space, or name a path that you may read and write, then run it again."
