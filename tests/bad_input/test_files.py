@@ -120,30 +120,6 @@ def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
         assert source_digest(tmp_path / "host") == source_digest(tmp_path / "set")
 
 
-def test_an_original_in_the_record_that_unpacks_to_gigabytes(tmp_path: Path, host, command) -> None:
-    import base64
-    import hashlib
-    import zlib
-
-    command("apply", host)
-    content = json.loads((host / record.NAME).read_text())
-    item = next(item for item in content["files"].values() if item["original"])
-
-    def pack(original: bytes) -> None:
-        item["original"] = base64.b64encode(zlib.compress(original)).decode()
-        item["original_sha256"] = hashlib.sha256(original).hexdigest()
-
-    pack(bytes(2**28))
-    (host / record.NAME).write_text(json.dumps(content))
-    with pytest.raises(PatchError, match="have more than"):
-        record.load(host)
-    pack(bytes(2**20))
-    content["files"] = {f"{number}.py": item for number in range(17)}
-    (host / record.NAME).write_text(json.dumps(content))
-    with pytest.raises(PatchError, match="have more than"):
-        record.load(host)
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     from tests.patches.support import write_host
