@@ -14,8 +14,8 @@ from robomimic_ddp.config import early_failure, env, launch_env, options
 from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
-_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
-"""A train script that may declare keys before it reads the config."""
+_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)|\bnew_keys=True\b")
+"""A train script that may declare keys before it reads the config, or as it reads it."""
 _KEEPS_CONFIG = {"--debug", "--resume"}
 """Flags of hosts' train.py that change neither keys nor data."""
 
