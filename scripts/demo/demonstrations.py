@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def write_hdf5(out: Path, count: int, seed: int, height: int = 48, width: int = 
     return out
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write the demonstrations that the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.demo.demonstrations",
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("destination", help="the new file NAME.hdf5, or a folder for RLDS data")
     parser.add_argument("episodes", type=whole_number(1))
     parser.add_argument("seed", type=whole_number(0))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     destination = Path(options.destination).expanduser()
     write = write_hdf5 if destination.suffix == ".hdf5" else write_demo_dataset
     print(
