@@ -23,7 +23,7 @@ _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-"""Of a package or one of its modules."""
+"""The error for a package that is not installed, or for one of its modules."""
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
 
