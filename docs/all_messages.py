@@ -72,6 +72,8 @@ def _of(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
     known, made_by = kinds(), {}
     functions = {one.name: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
     yield from (("Printed", text, 0) for text in _texts(tree) if text.startswith(SPOKEN))
+    warnings = (call for call, _ in _calls(tree, tree) if getattr(call.func, "id", "") == "warn")
+    yield from (("Printed", f"warning: {text}", 0) for call in warnings for text in _texts(call))
     for call, function in _calls(tree, tree):
         kind = getattr(call.func, "id", None)
         if kind in known and call.args:

@@ -95,6 +95,11 @@ def print_clean(text: Any = "", file: IO | None = None, colour: tuple[str, str] 
     print(f"{shown}\n", end="", file=file, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    print_clean(f"warning: {text}", sys.stderr)
+
+
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
     print_clean("\n".join(wrapped(text, width(file), indent, first)), file)

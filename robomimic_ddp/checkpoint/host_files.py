@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from typing import Any
 
 from robomimic_ddp.checkpoint import torch_save
 from robomimic_ddp.checkpoint.background_writer import Writer
 from robomimic_ddp.distributed import atomic_files
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 
 class HostFiles:
@@ -54,4 +53,4 @@ class HostFiles:
 
     def _failed(self, error: BaseException) -> None:
         self._error = error
-        print_clean(f"warning: {error} Training ends at the next save.", file=sys.stderr)
+        warn(f"{error} Training ends at the next save.")

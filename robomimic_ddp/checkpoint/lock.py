@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +17,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring.records import heartbeat
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
@@ -75,7 +74,7 @@ def _try_lock(lock: IO[bytes], directory: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a file system without locks
-        print_clean(f"warning: {directory} cannot be locked: {error}", file=sys.stderr)
+        warn(f"{directory} cannot be locked: {error}")
     return True
 
 

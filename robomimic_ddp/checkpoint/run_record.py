@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.distributed import atomic_files
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -38,9 +37,7 @@ class RunRecord:
             self.write()
         except OSError as error:
             if not self._warned:
-                print_clean(
-                    f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr
-                )
+                warn(f"{RECORD_NAME} could not be written: {error}")
             self._warned = True
 
 
@@ -78,10 +75,9 @@ def read_record(directory: Path) -> dict | None:
     if fault is None:
         return record
     if state_file.exists(directory):
-        print_clean(
-            f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
+        warn(
+            f"{path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
             "from the host instead, and a restart by torchrun reads the job id from the saved "
-            "state.",
-            file=sys.stderr,
+            "state."
         )
     return None

@@ -225,12 +225,12 @@ def barrier() -> None:
         dist.all_reduce(torch.zeros(1))
 
 
-def broadcast_object(value: Any, source: int = 0) -> Any:
-    """Collective: returns the picklable `value` of rank `source`, on every rank."""
+def broadcast_object(value: Any) -> Any:
+    """Collective: returns the main rank's picklable `value`, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=source, device=torch.device("cpu"))
+    dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
     return box[0]
 
 
@@ -306,14 +306,14 @@ def add_over_ranks(tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
 
 
-def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
-    """Collective: overwrites each tensor in place with that of rank `source`, of the same shape.
+def broadcast_tensors(tensors: list[torch.Tensor]) -> None:
+    """Collective: overwrites each tensor in place with the main rank's, of the same shape.
     They are sent as bytes: gloo does not send every type of number.
     """
     if world_size() == 1:
         return
     for tensor in (tensor.detach() for tensor in tensors if tensor.numel()):
         sent = tensor.contiguous()
-        dist.broadcast(sent.view(-1).view(torch.uint8), src=source)
+        dist.broadcast(sent.view(-1).view(torch.uint8), src=0)
         if sent is not tensor:
             tensor.copy_(sent)

@@ -117,6 +117,12 @@ def agree(value: Any) -> Any:
     return group.broadcast_object(value)
 
 
+def say(text: str | None) -> None:
+    """Print on the main rank; nothing for None."""
+    if text is not None and group.is_main():
+        print_clean(text)
+
+
 def ask(prompt: str) -> str:
     """`input(prompt)`; without a terminal prints that, and returns "n" (keep what is there)."""
     try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from robomimic_ddp.files import opened_to_write
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
@@ -128,10 +128,9 @@ class Terminal:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())  # for what the stream still has, too
             os.close(nowhere)
-            print_clean(
-                f"warning: the output of this process cannot be written: {error}. Training "
-                "continues, and prints only to the run's logs.",
-                file=sys.stderr,
+            warn(
+                f"the output of this process cannot be written: {error}. Training "
+                "continues, and prints only to the run's logs."
             )
 
 

@@ -24,7 +24,7 @@ from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
@@ -152,10 +152,9 @@ def _without_dead_writer(method: Callable) -> Callable:
         if isinstance(thread, threading.Thread) and not thread.is_alive():
             self._tb_logger = None
             writer._closed = True  # else it would wait for its thread at exit
-            print_clean(
-                "warning: TensorBoard's log could not be written (its error is above). "
-                "Training continues without it.",
-                file=sys.stderr,
+            warn(
+                "TensorBoard's log could not be written (its error is above). "
+                "Training continues without it."
             )
         return method(self, *args, **kwargs)
 
@@ -196,11 +195,10 @@ def _wandb_as_asked(package: str, added: Mapping[str, Any]) -> Iterator[None]:
             return plain_init(*args, **kwargs)
         except Exception as error:
             other = "disabled" if kwargs["mode"] == "offline" else "offline"
-            print_clean(
-                f"warning: wandb could not start ({str(error).strip() or type(error).__name__}): "
+            warn(
+                f"wandb could not start ({str(error).strip() or type(error).__name__}): "
                 f"this run's wandb log is {other}. To choose that yourself, set WANDB_MODE=offline "
-                "or disabled; `wandb sync` uploads an offline log.",
-                file=sys.stderr,
+                "or disabled; `wandb sync` uploads an offline log."
             )
             return plain_init(*args, **{**kwargs, "mode": other})
 

@@ -6,7 +6,6 @@ The host's DataLogger draws images where it is given any, and hosts give it none
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.monitoring.step_hooks import StepHook
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 _SHOWN = 8
 """Samples of the batch, and frames of a video in TensorBoard."""
@@ -71,7 +70,7 @@ def _warned(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        print_clean(f"warning: {what} could not be logged: {error}", file=sys.stderr)
+        warn(f"{what} could not be logged: {error}")
 
 
 def rows(obs: Any) -> Iterator[tuple[str, np.ndarray]]:

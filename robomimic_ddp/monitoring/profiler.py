@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import sys
 import tempfile
 import time
 import warnings
@@ -24,7 +23,7 @@ from torch.profiler import ProfilerActivity
 from robomimic_ddp.distributed import atomic_files, group
 from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.throughput import exposed_communication
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 FOLDER = "profile"
 _ANNOTATION = "is_user_annotation"
@@ -158,10 +157,7 @@ class Profiler(StepHook):
                     with gzip.GzipFile(fileobj=file, mode="wb") as packed:
                         shutil.copyfileobj(trace, packed)
         except OSError as error:
-            print_clean(
-                f"warning: the trace {path} could not be written: {error}. Training continues.",
-                file=sys.stderr,
-            )
+            warn(f"the trace {path} could not be written: {error}. Training continues.")
 
     def _stop(self) -> None:
         if self._profiler is not None:

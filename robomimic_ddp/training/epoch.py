@@ -27,7 +27,7 @@ from robomimic_ddp.monitoring import (
 )
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.monitoring.step_logs import EpochPart
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.epoch_arguments import argument, loader_of, take_share
@@ -216,9 +216,7 @@ class _Epoch:
             paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
             self._warn_of_waiting(paced)
             if self.profiler is not None:
-                text = self.profiler.finish(reducers)
-                if group.is_main():
-                    print_clean(text)
+                main_rank.say(self.profiler.finish(reducers))
             log = {**log, **paced}
             if not isinstance(result, tuple):  # (log, iterator) in some hosts
                 getattr(self.run.built.loaders.get("train"), "drop_iterator", lambda: None)()
@@ -266,12 +264,11 @@ class _Epoch:
         loss = nan_guard.broken_loss(log)
         if loss is not None and self.run.progress.broken_since is None:
             self.run.progress.broken_since = self.number
-            print_clean(
-                f"warning: {self.place}: the loss is {loss}. The training diverged, or its data "
+            warn(
+                f"{self.place}: the loss is {loss}. The training diverged, or its data "
                 "contains NaN or infinity, and this and every later checkpoint may be useless. One "
                 "process keeps training, as the host does; several ranks would stop and name the "
-                "sample.",
-                file=sys.stderr,
+                "sample."
             )
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:

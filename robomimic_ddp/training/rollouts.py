@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
@@ -20,7 +19,7 @@ from typing import Any
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group, main_rank, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.terminal import listed, print_clean
+from robomimic_ddp.terminal import listed, print_clean, warn
 from robomimic_ddp.training import episodes as episodes_of
 
 logger = logging.getLogger(__name__)
@@ -213,11 +212,10 @@ def merge(parts: list[tuple[dict[str, dict[str, float]] | None, int]]) -> dict[s
 
 def _warn_of_failed(env: str, ranks: Collection[int]) -> None:
     if ranks and group.is_main():
-        print_clean(
-            f"warning: rollouts: rank(s) {listed(sorted(ranks))} played no episode of {env}, since "
+        warn(
+            f"rollouts: rank(s) {listed(sorted(ranks))} played no episode of {env}, since "
             "its simulator failed (a rank's traceback is in the run's logs/log_rank<k>.txt). "
-            "The statistics are those of the other ranks' episodes.",
-            file=sys.stderr,
+            "The statistics are those of the other ranks' episodes."
         )
 
 

@@ -23,10 +23,9 @@ from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.planning.plan import RunPlan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.distributed import atomic_files, group, signals
+from robomimic_ddp.distributed import atomic_files, group, main_rank, signals
 from robomimic_ddp.distributed.gradients import step_guard
 from robomimic_ddp.monitoring import pictures
-from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary
 from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
@@ -93,8 +92,7 @@ class Run:
 
     def print_beginning(self) -> None:
         """On the main rank: what is known before the host prints anything."""
-        if group.is_main():
-            print_clean(plan_summary.fitted("\n".join(plan_summary.beginning(self))))
+        main_rank.say(plan_summary.fitted("\n".join(plan_summary.beginning(self))))
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and

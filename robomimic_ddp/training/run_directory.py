@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env, launch_env
 from robomimic_ddp.config.host import host_edits
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import entry_point, group, main_rank, watchdog
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.training import run as _run
@@ -96,18 +95,16 @@ def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
     in seconds: of two runs that start in the same second one takes the next. Raises WriteError if
     all names are taken.
     """
-    begun, clock, reason = int(time.time()), time.time, None
-    for tried in range(_NAMES_TRIED):
-        ahead = max(0.0, begun + tried - clock())  # 0 unless the clock stands still
+    reason = None
+    for _ in range(_NAMES_TRIED):
         try:
-            with swapped(time, "time", lambda by=ahead: clock() + by) if ahead else nullcontext():
-                paths = make_paths()
+            paths = make_paths()
             directory = run_inputs.common_directory(paths)
             run.undo.enter_context(checkpoint.take(directory))
             return paths, directory
         except (FileExistsError, checkpoint.DirectoryInUse) as error:
             reason = error
-            time.sleep(1.0 - clock() % 1.0)
+            time.sleep(1.0 - time.time() % 1.0)
     raise WriteError(
         f"no directory can be made for this run: {reason}. Hosts name it by the time, in seconds, "
         f"and {_NAMES_TRIED} of these names were taken. Start again, or give the run another "

@@ -28,7 +28,7 @@ from robomimic_ddp.config import env, launch_env, machine, options, tree
 from robomimic_ddp.config.host import host_config, host_config_check, host_edits
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.distributed import entry_point, group, host_algo, rng, watchdog
+from robomimic_ddp.distributed import entry_point, group, host_algo, main_rank, rng, watchdog
 from robomimic_ddp.distributed.gradients import (
     comm_hooks,
     fsdp,
@@ -38,7 +38,6 @@ from robomimic_ddp.distributed.gradients import (
     torch_arguments,
 )
 from robomimic_ddp.monitoring import debug, progress_bar
-from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import agreement, plan_summary, presets, run_inputs
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state import resume
@@ -211,14 +210,14 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     if run.plan.mode == "fsdp":
         sharded = fsdp.shard(model, run.options, run.plan.device)
         run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
-        _print_on_main(sharded)
+        main_rank.say(sharded)
     else:
         run.undo.enter_context(parallel.without_false_alarms())
         for _, net in parallel_nets:
             parallel.state_of(net).build(net, is_equal=True)
     optimizer_ddp.build(model, run.options, run.undo)
-    _print_on_main(agreement.make_plain_tensors_equal(model))
-    _print_on_main(comm_hooks.communicate(optimizer_ddp.reducers(model), run.options))
+    main_rank.say(agreement.make_plain_tensors_equal(model))
+    main_rank.say(comm_hooks.communicate(optimizer_ddp.reducers(model), run.options))
     rng.seed_streams(run.settings.seed, run.plan.rank)
     finished = saver.restore()
     run.guard = run.undo.enter_context(step_guard.installed(model))
@@ -232,12 +231,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
 def _print_plan(run: _run.Run) -> None:
     added_by_max = presets.added_by_max(run.settings)
     plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(), added_by_max])))
-    _print_on_main(f"\n============= robomimic-ddp =============\n{plan_text}\n")
-
-
-def _print_on_main(text: str | None) -> None:
-    if text is not None and group.is_main():
-        print_clean(text)
+    main_rank.say(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 
 
 # Epochs and end

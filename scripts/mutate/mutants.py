@@ -16,11 +16,11 @@ from mutmut.mutation.mutators import mutation_operators
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXTS = {
-    *("__repr__", "describe", "describe_share", "_devices", "_smaller_batch", "_not_called"),
+    *("__repr__", "describe", "describe_share", "_devices", "_not_called"),
     *("_other_model", "cells", "sentence", "_lost", "_names"),
 }
 """Functions that make a text for people."""
-SAYS = {"print", "say", "start.say", "_other_model", "warnings.warn"}
+SAYS = {"print", "say", "main_rank.say", "start.say", "warn", "_other_model", "warnings.warn"}
 NEVER = {"len", "isinstance"}
 HINTS = {"Callable", "Union"}
 NOTHING = cst.parse_expression('__import__("contextlib").nullcontext()')

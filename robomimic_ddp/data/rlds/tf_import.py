@@ -31,10 +31,9 @@ def import_tensorflow() -> Any:
     """Return the `tensorflow` module, without GPUs, whose memory the policy needs. Raises DataError
     if it is missing, or has already initialised a GPU in this process.
     """
-    import_triton_first()
+    keep_triton_first()
     try:
-        with without_startup_lines() if env.tensorflow_is_quiet() else nullcontext():
-            import tensorflow as tf
+        import tensorflow as tf
     except ImportError as error:
         raise DataError(
             f"the host's own RLDS pipeline needs TensorFlow, which cannot be imported: {error}. "
@@ -76,16 +75,10 @@ def without_startup_lines() -> Iterator[None]:
                     os.write(_STDERR, line)
 
 
-def import_triton_first() -> None:
-    """Import triton before TensorFlow: with tensorflow-cpu 2.21 and torch 2.12 the other order,
-    also by way of torchvision, is a segmentation fault.
-    """
-    with suppress(ImportError):  # torch without triton
-        import triton  # noqa: F401
-
-
 def keep_triton_first() -> None:
-    """Have every later import of TensorFlow import triton first."""
+    """Have every later import of TensorFlow import triton first: with tensorflow-cpu 2.21 and torch
+    2.12 the other order, also by way of torchvision, is a segmentation fault.
+    """
     sys.meta_path.insert(0, _TritonFirst())
 
 
@@ -107,6 +100,7 @@ class _AfterTriton(SourceFileLoader):
     """The loader imports triton, not the finder, which `find_spec` calls too."""
 
     def exec_module(self, module: ModuleType) -> None:
-        import_triton_first()
+        with suppress(ImportError):  # torch without triton
+            import triton  # noqa: F401
         with without_startup_lines() if env.tensorflow_is_quiet() else nullcontext():
             super().exec_module(module)

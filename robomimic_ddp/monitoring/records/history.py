@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 FILE_NAME = "history.jsonl"
 MOST_BYTES = 256 * 2**20
@@ -48,7 +47,7 @@ def try_to_append(folder: Path, record: dict) -> None:
         append(folder, record)
     except OSError as error:
         if folder not in _warned:
-            print_clean(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
+            warn(f"{FILE_NAME} lacks an epoch's log: {error}")
         _warned.add(folder)
 
 

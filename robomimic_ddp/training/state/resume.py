@@ -26,7 +26,7 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.errors import CheckpointError, ConfigError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring.records import history
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs
 
@@ -77,12 +77,14 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None
     previous, stopped = main_rank.on_main(find)
     run.resume.source = previous
     if stopped:
-        say("this job was stopped on request (requeue marker), so torchrun does not restart it")
+        main_rank.say(
+            "this job was stopped on request (requeue marker), so torchrun does not restart it"
+        )
         group.leave()
         raise Stopped()
     run.resume.by_host = previous is not None and previous.kind == "host"
     if run.resume.by_host:
-        say(
+        main_rank.say(
             f"{previous.directory} has no {checkpoint.STATE} (it ended before its first epoch's "
             "was written, or the host wrote it alone): the host resumes from its last.pth, and "
             "random streams, the place in the data and best values start over"
@@ -172,7 +174,7 @@ def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     try:
         (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
     except OSError as error:
-        print_clean(f"warning: the requeue marker could not be removed: {error}", file=sys.stderr)
+        warn(f"the requeue marker could not be removed: {error}")
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
@@ -189,7 +191,7 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         def read() -> None:
             box["state"], notes = checkpoint.read(resumed.source.directory)
             for note in notes:
-                print_clean(f"warning: {note}", file=sys.stderr)
+                warn(f"{note}")
 
         main_rank.on_main(read)
         state = box.get("state") or {}
@@ -232,10 +234,9 @@ def trim_history(directory: Path, last_epoch: int) -> None:
         with atomic_files.atomic_open(path, encoding="utf-8") as file:
             file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in earlier)
     except (DataError, OSError, TypeError) as error:
-        print_clean(
-            f"warning: {error}\nThe run continues; {history.FILE_NAME} keeps the lines of epochs "
-            "that are trained again.",
-            file=sys.stderr,
+        warn(
+            f"{error}\nThe run continues; {history.FILE_NAME} keeps the lines of epochs "
+            "that are trained again."
         )
 
 
@@ -266,17 +267,9 @@ def write_config(run: _run.Run, name: str) -> bool:
         with atomic_files.atomic_open(run.output.directory / name, "wb") as file:
             file.write(run.resume.config_before)
     except OSError as error:
-        print_clean(
-            f"warning: {run.output.directory / name} could not be written: {error}", file=sys.stderr
-        )
+        warn(f"{run.output.directory / name} could not be written: {error}")
         return False
     return True
-
-
-def say(line: str) -> None:
-    """Prints on the main rank."""
-    if group.is_main():
-        print_clean(line)
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -> Iterable[str]:

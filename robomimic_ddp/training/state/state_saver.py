@@ -15,7 +15,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state import resume, state_components
 from robomimic_ddp.training.state import run_fingerprint as identity
@@ -83,7 +83,7 @@ class StateSaver:
         self.best = dict(run.resume.variables)
         if saved is None:
             if resumed is not None and resumed.kind == "begun":
-                resume.say(f"no epoch was finished: training starts over in {resumed.directory}")
+                main_rank.say(f"no epoch was finished: training starts over in {resumed.directory}")
             return None
         run.resume.saved = None  # its memory is free once the components have loaded it
         notes = []
@@ -93,7 +93,7 @@ class StateSaver:
                 notes.append(component.load_state_dict(state, saved))
         self.best = saved["best"]
         for line in [*resume.changes(run, self.model, saved, filter(None, notes)), *changes]:
-            resume.say(line)
+            main_rank.say(line)
         if group.is_main():
             resume.keep_config(run)
         self.finished = saved["epoch"]
@@ -180,9 +180,7 @@ class StateSaver:
         try:
             checkpoint.write_requeue(run.output.directory, content)
         except OSError as error:
-            print_clean(
-                f"warning: no requeue marker in {run.output.directory}: {error}", file=sys.stderr
-            )
+            warn(f"no requeue marker in {run.output.directory}: {error}")
         print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
     def _save(self) -> None:
@@ -223,22 +221,19 @@ class StateSaver:
             troubles = checkpoint.write(record.directory, content, improved)
         except (CheckpointError, OSError) as error:
             self.next_save, self.better_is_lost = -math.inf, self.better_is_lost or improved
-            print_clean(
-                f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
-            )
+            warn(f"{error} The next try is at the next epoch's end.")
             return
         record.add(saved={key: content[key] for key in ("save_id", "epoch")})
         resume.leave_note(record.directory)  # a rank that is killed prints nothing
         for trouble in troubles if not self.warned_of_copies else ():
-            print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
+            warn(f"{trouble}. Training continues.")
         self.warned_of_copies = self.warned_of_copies or bool(troubles)
 
     def _failed(self, error: BaseException) -> None:
         self.error = error
-        print_clean(
-            f"warning: the state was not written: {type(error).__name__}: {error}. Training ends "
-            "at the next save.",
-            file=sys.stderr,
+        warn(
+            f"the state was not written: {type(error).__name__}: {error}. Training ends "
+            "at the next save."
         )
 
     def _header(self, best: dict[str, Any]) -> dict[str, Any]:

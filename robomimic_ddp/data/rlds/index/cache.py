@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -33,7 +32,7 @@ from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed import group
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import warn
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
@@ -87,7 +86,7 @@ def load_index(
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
-        print_clean(f"warning: {lost}", file=sys.stderr)
+        warn(f"{lost}")
     return index
 
 

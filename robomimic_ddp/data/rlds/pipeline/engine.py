@@ -144,16 +144,11 @@ class Batches:
         size = Quotas.group_size(first[2]) if self._grouped else self._batching.batch_size
         rows = [first, *itertools.islice(self._leaving, size - 1)]
         keys, index, _ = zip(*rows)
-        windows = [self._take(key) for key in keys]
+        windows = [self._store.pop(key) for key in keys]
         batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
         futures = [self._pool.submit(self._decode, batch, start) for start in starts]
         self._coming.append(partial(_finished, batch, futures))
-
-    def _take(self, key: int) -> Window:
-        if key not in self._store:  # its record comes later: the plan let it leave too early
-            raise AssertionError(f"window {key} is not in the shuffle buffer")
-        return self._store.pop(key)
 
     def _decode(self, batch: Batch, first: int) -> None:
         self._counters.count(batch, batch.decode(first, first + _FRAMES_AT_ONCE))

@@ -182,12 +182,8 @@ def _entry(value: Any, where: str) -> Entry:
     tree = _mapping(value, where, ("feature", "columns", "rotation", "of", "optional"))
     feature, columns, of = _feature(tree, where), tree.get("columns"), tree.get("of")
     if columns is not None:
-        whole = isinstance(columns, list) and len(columns) == 2
-        if (
-            not whole
-            or not all(type(n) is int for n in columns)
-            or not 0 <= columns[0] < columns[1]
-        ):
+        is_pair = isinstance(columns, list) and [type(n) for n in columns] == [int, int]
+        if not is_pair or not 0 <= columns[0] < columns[1]:
             raise ConfigError(
                 f"{where}: columns={columns!r}: expected [first, end]; the first three: [0, 3]."
             )
