@@ -121,7 +121,7 @@ def wrap(source: Source, node: cst.BaseExpression, function: str, *names: str) -
     touched = source.before(node).isalnum()
 
     def change(updated: cst.BaseExpression) -> cst.Call:
-        extra = [cst.Arg(cst.parse_expression(text)) for text in names]
+        extra = cst.ensure_type(cst.parse_expression(f"f({', '.join(names)})"), cst.Call).args
         outside: dict[str, Any] = {}
         if touched:
             outside = {"lpar": updated.lpar, "rpar": updated.rpar}

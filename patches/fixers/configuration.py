@@ -23,6 +23,7 @@ from robomimic_ddp.patches.syntax.source import Source, walk
 COMPOSE = ("hydra.compose", "hydra.experimental.compose")
 CREATE = ("omegaconf.OmegaConf.create", "omegaconf.omegaconf.OmegaConf.create")
 LOAD = ("json.load", "json.loads", "yaml.safe_load")
+LOCKS = ("lock", "lock_keys")
 
 
 def _replacements(source: Source, module: cst.Module) -> Iterator[Found]:
@@ -51,7 +52,8 @@ def _overrides(source: Source, module: cst.Module) -> Iterator[Found]:
 
 def _factories(source: Source, module: cst.Module) -> Iterator[Found]:
     """`config_factory(ext["algo_name"])` becomes `DDPUtils.prepare_config(config_factory(...),
-    ext)`: there the host has both the file's contents and its own config.
+    ext)`: there the host has both the file's contents and its own config. Where the script unlocks
+    the config's keys before it reads `ext`, the call gets `new_keys=True`.
     """
     done = api_calls(source, module, "prepare_config")
     prepared = {call.args[0].value for call in done if call.args}
@@ -63,7 +65,40 @@ def _factories(source: Source, module: cst.Module) -> Iterator[Found]:
             and isinstance(name.value, cst.Name)
         ):
             if "config_factory" in last_names(source, call):
-                yield wrap(source, call, "prepare_config", name.value.value)
+                external = name.value.value
+                flags = ("new_keys=True",) if _adds_keys(module, external) else ()
+                yield wrap(source, call, "prepare_config", external, *flags)
+
+
+def _adds_keys(module: cst.Module, external: str) -> bool:
+    """Return whether `config.update(external)` may add keys: it is inside `with config.unlocked():`
+    or follows `config.unlock()` in its block.
+    """
+    for block in walk(module, cst.With):
+        managers = [item.item for item in block.items if isinstance(item.item, cst.Call)]
+        if any(dotted(call.func).endswith(".unlocked") for call in managers):
+            if _updates(block, external):
+                return True
+    for block in walk(module, cst.IndentedBlock):
+        unlocked = False
+        for statement in block.body:
+            if unlocked and _updates(statement, external):
+                return True
+            if isinstance(statement, cst.SimpleStatementLine):
+                for call in walk(statement, cst.Call):
+                    method = dotted(call.func).rpartition(".")[2]
+                    unlocked = method == "unlock" or (unlocked and method not in LOCKS)
+    return False
+
+
+def _updates(node: cst.CSTNode, external: str) -> bool:
+    """Return whether `.update(external)` is called at or under `node`."""
+    return any(
+        dotted(call.func).endswith(".update")
+        and len(call.args) == 1
+        and dotted(call.args[0].value) == external
+        for call in walk(node, cst.Call)
+    )
 
 
 FIXERS = {

@@ -115,7 +115,7 @@ def plain_tensor_items(algo: Any) -> dict[str, tuple]:
 def uncovered(algo: Any) -> list[str]:
     """Return a complaint when a trainable parameter is in no parallel net and in no optimizer,
     where there are parallel nets: a net that was replaced; or where no optimizer is known.
-    Elsewhere that is a target network.
+    Elsewhere that is a target network, as are nets with the layout of another that is trained.
     """
     covered = {
         id(parameter)
@@ -131,7 +131,7 @@ def uncovered(algo: Any) -> list[str]:
         name
         for prefix, nets in host_algo.named_nets(algo)  # elsewhere may be a frozen helper
         for name, parameter in nets.named_parameters(prefix)
-        if parameter.requires_grad and id(parameter) not in covered
+        if parameter.requires_grad and id(parameter) not in covered | _targets(nets, covered)
     ]
     if not loose:
         return []
@@ -142,6 +142,22 @@ def uncovered(algo: Any) -> list[str]:
         "DDPUtils.parallel(net) or into an optimizer of self.optimizers, before training begins; "
         "set requires_grad=False on a net that only follows another."
     ]
+
+
+def _targets(nets: nn.Module, covered: set[int]) -> set[int]:
+    """Return the ids of the parameters of target networks: children of `nets` without any `covered`
+    parameter, with the names and shapes of a child whose parameters are all covered.
+    """
+    layouts, trained, targets = {}, [], {}
+    for name, child in nets.named_children():
+        layouts[name] = [(inner, value.shape) for inner, value in child.named_parameters()]
+        members = {id(parameter) for parameter in child.parameters()}
+        if members <= covered:
+            trained.append(layouts[name])
+        elif not members & covered:
+            targets[name] = members
+    followers = (members for name, members in targets.items() if layouts[name] in trained)
+    return set().union(*followers)
 
 
 def nested(algo: Any) -> list[str]:

@@ -47,6 +47,18 @@ def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
     assert f"no effect. {ends}" in text and ("hdf5_cache_mode" in text) is ends.startswith("Valid")
 
 
+def test_keys_that_the_script_of_a_host_adds_are_named_not_refused(capsys):
+    """Forks read `env.use_waypoints` with `config.unlocked()`: robomimic declares no such key."""
+    settings = {"env": {"use_waypoints": False}, "train": {"goals": 3, "seed": 2}}
+    config = host_config.prepare_config(config_with({}, "bc"), settings, new_keys=True)
+    with config.unlocked():
+        config.update(settings)
+    assert (config.env.use_waypoints, config.train.goals) == (False, 3)
+    assert "note: the config file adds env, train.goals, which this host" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="expected text"):
+        host_config.prepare_config(config, {"experiment": {"name": 3}}, new_keys=True)
+
+
 def config_with(changes, algorithm="diffusion_policy"):
     """The host's default config with {dotted key: value} over it."""
     from robomimic.config import config_factory

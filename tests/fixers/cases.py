@@ -17,6 +17,19 @@ TENSORS = "import robomimic.utils.tensor_utils as TensorUtils\n"
 LAUNCHER = "from isaaclab.app import AppLauncher\n"
 UTILS = "import h5py\nimport shutil\nimport robomimic.utils.train_utils as TrainUtils\n"
 MAIN = "def main(args):\n"
+FACTORY = "from robomimic.config import config_factory\n"
+MADE = 'config_factory(j["algo_name"])'
+ADD_KEYS = (
+    "    with config.unlocked():\n        config.update(j)\n",
+    "    config.unlock()\n    config.update(j)\n",
+    "    config.unlock()\n    with config.values_unlocked():\n        config.update(j)\n",
+)
+KEEP_KEYS = (
+    "    with config.values_unlocked():\n        config.update(j)\n",
+    "    config.unlock()\n    config.lock_keys()\n    config.update(j)\n",
+    "    with config.unlocked():\n        config.update(other)\n    config.update(j)\n",
+    "    config.update(j)\n    if args.debug:\n        config.unlock()\n",
+)
 DIRECTORY = "    log_dir, *_ = TrainUtils.get_exp_dir(config)\n"
 SCALE = "    config.train.data = scale(config, log_dir)\n"
 
@@ -289,6 +302,11 @@ class ICL:
             ("import robomimic.config as C", "C.config_factory(cfg['algo_name'], dic=None)", "cfg"),
             ("from robomimic.config import config_factory as make", 'make(j["algo_name"])', "j"),
         )
+    ]
+    + [
+        f"{FACTORY}@@\n\n{MAIN}    c = <<{MADE}|DDPUtils.prepare_config({MADE}, {words})>>\n{read}"
+        for words, reads in (("j, new_keys=True", ADD_KEYS), ("j", KEEP_KEYS))
+        for read in reads
     ],
     "restored": [
         """@@

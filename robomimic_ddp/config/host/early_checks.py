@@ -18,8 +18,8 @@ from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_con
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
 _OUR_ENTRY = "robomimic_ddp.train_rlds"
-_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
-"""A train script that may declare keys before it reads the config."""
+_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)|\bnew_keys=True\b")
+"""A train script that may declare keys before it reads the config, or as it reads it."""
 _KEEPS_CONFIG = {"--debug", "--resume"}
 """Flags of hosts' train.py that change neither keys nor data."""
 

@@ -192,12 +192,14 @@ def _shorten(config: Any) -> None:
         config.train.output_dir = str(Path(tempfile.gettempdir()) / "tmp_trained_models")
 
 
-def prepare_config(config: Any, external: MutableMapping) -> Any:
+def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False) -> Any:
     """Removes the section "ddp" from `external` (in place) and declares the RLDS keys that it uses.
 
     Returns the host's `config`, with our options attached: those of the section, and
     `ddp.NAME=value` of the command line. Raises ConfigError for a key that the host does not
-    declare, and for a value of another type than its default's.
+    declare, and for a value of another type than its default's. `new_keys`: the host's script
+    unlocks the config's keys before it reads `external`, so that keys are added; the main rank
+    prints their names.
     """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
@@ -209,7 +211,14 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    host_config_check.require_known(config, external)
+    added: list[str] | None = [] if new_keys else None
+    host_config_check.require_known(config, external, new_keys=added)
+    if added and launch_env.read_launch_env().rank == 0:
+        print_clean(
+            f"note: the config file adds {', '.join(added)}, which this host's config does not "
+            "declare. A misspelt key has no effect.",
+            file=sys.stderr,
+        )
     return config
 
 

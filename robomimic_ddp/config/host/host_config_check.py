@@ -47,14 +47,24 @@ _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
 
 
-def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
+def require_known(
+    config: Any,
+    settings: Mapping,
+    prefix: str = "",
+    root: Any = None,
+    new_keys: list[str] | None = None,
+) -> None:
     """Raises ConfigError for a key of `settings` that the host's `config` does not declare, with
-    the closest one, and for a value of another type than the default's.
+    the closest one, and for a value of another type than the default's. A list `new_keys` gets the
+    dotted names of undeclared keys instead.
     """
     root = config if root is None else root
     for key, value in settings.items():
         if key not in config:
             if not getattr(config, "key_lockable", False):
+                continue
+            if new_keys is not None:
+                new_keys.append(f"{prefix}{key}")
                 continue
             raise ConfigError(_unknown_message(root, config, prefix, key))
         is_section = hasattr(config[key], "key_lockable") and bool(config[key])
@@ -65,7 +75,7 @@ def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = 
                 f"{prefix}{key}.{min(config[key])}=VALUE."
             )
         if is_section:
-            require_known(config[key], value, f"{prefix}{key}.", root)
+            require_known(config[key], value, f"{prefix}{key}.", root, new_keys)
         else:
             _require_kind(f"{prefix}{key}", value, config[key])
 
