@@ -136,7 +136,7 @@ KEYS = (
     Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
     Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
     Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),
-    Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value",)),
+    Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value", "Write resume=true.")),
     Case("key: a broken list", dotlist("train.x=[1,2"), ("could not be read as key=value",)),
     Case(
         "key: a reference to the environment in a file",

@@ -195,8 +195,8 @@ def test_an_export_is_written_completely_to_a_new_folder_or_not_at_all(
     assert command("export", source, folder) == 0
 
 
-def test_average(write, tmp_path):
-    paths = [write(f"{seed}.pth", seed) for seed in range(3)]
+def test_average(write, tmp_path, capsys):
+    paths = [write(f"{n}.pth", n, variable_state={"epoch": n + 7}) for n in range(3)]
     out = tmp_path / "mean.pth"
     assert command("average", *paths, "-o", out) == 0
     made = load(out)
@@ -207,6 +207,16 @@ def test_average(write, tmp_path):
         else:
             assert torch.equal(value, nets(0, False)[key])
     assert "optimizers" not in made, "a mean of moments belongs to no weights"
+    assert command("show", out) == 0
+    text = capsys.readouterr().out
+    assert "the mean of 3 checkpoints, after epochs 7, 8, 9\n" in text
+    assert "\nafter epoch" not in text
+
+
+@pytest.mark.parametrize("epochs", ["7, 8", [1.5, 2], {"a": 1}])
+def test_a_stranger_is_no_mean(write, capsys, epochs):
+    assert command("show", write(mean_of_epochs=epochs)) == 0
+    assert "after epoch 7" in capsys.readouterr().out
 
 
 @pytest.mark.bad_input
@@ -337,7 +347,7 @@ loop.append(loop)
         (Calls(SCALAR, (np.dtype("O"), 1)), "asks for numpy.dtype "),
         (Calls(SCALAR, (np.dtype("f8"), b"short")), "has 5 bytes"),
         (Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), STATE_OF_ARRAY), "has 5 bytes"),
-        (loop, "levels deep"),
+        (loop, "cannot be read .*recursion"),
     ],
 )
 def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content, words, zipped):

@@ -134,6 +134,11 @@ def test_a_wrong_variable_is_named(name, value, launch):
 
 
 @pytest.mark.bad_input
+def test_a_config_without_its_flag_is_named(launch):
+    assert "found the word 'a/cfg.json', write --config a/cfg.json." in launch("a/cfg.json")[2]
+
+
+@pytest.mark.bad_input
 def test_a_config_that_cannot_be_read(launch, config):
     code, _, err = launch("--config", "/no/such.json", "--dry-run")
     assert code == 1 and err.startswith("robomimic-ddp: --config /no/such.json")

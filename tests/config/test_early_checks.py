@@ -78,6 +78,10 @@ def test_a_mistake_is_shown_before_torch(module, words, changes, said, started):
     [
         (["train.nm_epochs=1"], "closest valid key is train.num_epochs"),
         (["nonsense"], "argument 'nonsense' is not key=value"),
+        (["--config", "cfg.json"], "Write load_from=cfg.json."),
+        (["--config=cfg.json"], "Write load_from=cfg.json."),
+        (["cfg.json"], "Write load_from=cfg.json."),
+        (["--config"], "Write load_from=CONFIG.json."),
         (["load_from=no.json"], "load_from=no.json: no such file"),
         (["algo_name=no_such"], "none of this host's algorithms"),
         (["resume=perhaps"], "resume='perhaps': expected true or false"),

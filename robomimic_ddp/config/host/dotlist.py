@@ -25,13 +25,29 @@ _READS_WORDS = re.compile(
 """Source text of a script that may read words besides flags."""
 
 
+def _meant(argument: str, arguments: Sequence[str]) -> str:
+    """Return what to write for a flag that other entries have, or for a config alone; else ""."""
+    flag, _, value = argument.partition("=")
+    if flag == "--config":
+        after = [*arguments[arguments.index(argument) + 1 :], "CONFIG.json"]
+        meant = f"{FILE}{value or after[0]}"
+    elif argument in ("--resume", "--debug"):
+        meant = f"{argument[2:]}=true"
+    elif argument.endswith(".json") and not argument.startswith("-"):
+        meant = f"{FILE}{argument}"
+    else:
+        return ""
+    return f" Write {meant}."
+
+
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML; but `load_from` names a file,
     whatever characters its path has. Raises ConfigError on anything else; `usage` ends its message.
     """
     for argument in arguments:
         if "=" not in argument.lstrip("-") or argument.startswith("-"):
-            raise ConfigError(f"argument {argument!r} is not key=value.\n{usage}".rstrip())
+            text = f"argument {argument!r} is not key=value.{_meant(argument, arguments)}\n{usage}"
+            raise ConfigError(text.rstrip())
     paths = [word for word in arguments if word.startswith(FILE)]
     settings = [word for word in arguments if not word.startswith(FILE)]
     try:
