@@ -39,16 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         add("--force", action="store_true", help=what)
         return
     for word, what in (
-        ("only", "make only EDIT"),
         ("with", "make EDIT too, which is off by default"),
         ("without", "leave EDIT out"),
     ):
         listed = {"action": "append", "default": [], "metavar": "EDIT", "dest": f"{word}_fixers"}
         add(f"--{word}", **listed, help=f"{what}: {_EDIT_HELP}")
-    if command == "status":
-        add("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
-        add("--dry-run", action="store_true", help="show what would be done; write nothing")
         add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
         what = "commit the edits on the new git branch NAME; PATH must be a clean git checkout"
         add("--branch", metavar="NAME", help=what)
@@ -56,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    is_module = "PROGRAM is a module even if a file is so named"
-    add("-m", dest="module", action="store_true", help=is_module)
     add("--host", metavar="PATH", help=_HOST_HELP)
     what = "a module (robomimic.scripts.train), or a file (*.py)"
     add("program", metavar="PROGRAM", help=what)
@@ -77,7 +71,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
-    fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
+    fixers = registry.select(args.with_fixers, args.without_fixers)
     return engine.examine(lone_scripts.find_host(args.path), fixers), fixers
 
 
@@ -86,9 +80,6 @@ def _status(args: argparse.Namespace) -> int:
     host = examination.host
     record.clean(host)
     entries = record.load(host.package)
-    if args.json:
-        print_clean(report.as_json(examination, entries))
-        return EXIT_REFUSED if examination.blocked else EXIT_DONE
     _print_table(examination)
     if examination.blocked:
         say(f"{report.problems(examination)}\n")
@@ -126,14 +117,13 @@ def _diff(args: argparse.Namespace) -> int:
 def _apply(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import engine
 
-    writes = not (args.check or args.dry_run)
-    if args.branch is not None and not writes:
-        raise UsageError("--branch makes a commit; --check and --dry-run write nothing.")
+    if args.branch is not None and args.check:
+        raise UsageError("--branch makes a commit; --check writes nothing.")
     examination, fixers = _examine(args)
     if examination.blocked:
         return _refuse(examination)
     host = examination.host
-    if writes:
+    if not args.check:
         record.clean(host)
     if not examination.patches:
         if args.branch is not None:
@@ -141,7 +131,7 @@ def _apply(args: argparse.Namespace) -> int:
                 f"{host.package}: every edit is in place already, so there is nothing to commit. "
                 "No branch was made."
             )
-        if writes:
+        if not args.check:
             try:  # the user may have added or removed lines of ours
                 record.apply(examination)
             except PatchError as error:
@@ -151,11 +141,11 @@ def _apply(args: argparse.Namespace) -> int:
             say(f"note: {note}")
         _print_base(examination)
         return EXIT_REFUSED if args.check and _edits_base(examination) else EXIT_DONE
-    if not writes:
+    if args.check:
         _print_table(examination)
         say(_sentence(examination))
         _print_base(examination)
-        return EXIT_REFUSED if args.check else EXIT_DONE
+        return EXIT_REFUSED
     after = engine.confirm(examination, fixers)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     where = ""

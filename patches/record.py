@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.files import MOST_BYTES, read_json, require_no_link
+from robomimic_ddp.files import read_json, require_no_link
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Examination
 from robomimic_ddp.patches.syntax.python import api_names
@@ -136,12 +136,7 @@ def load(package: Path) -> dict[str, Entry]:
                 f"{path} has format {content['format']}, this robomimic-ddp reads {FORMAT}: it was "
                 "written by another version. Use that version, or git, to take the edits back."
             )
-        entries: dict[str, Entry] = {}
-        left = MOST_BYTES
-        for name, item in content["files"].items():
-            entries[name] = _entry(name, item, left)
-            left -= len(entries[name].original or b"")
-        return entries
+        return {name: _entry(name, item) for name, item in content["files"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
@@ -151,25 +146,15 @@ def load(package: Path) -> dict[str, Entry]:
         ) from error
 
 
-def _entry(name: str, item: Mapping, most: int) -> Entry:
+def _entry(name: str, item: Mapping) -> Entry:
     if PurePosixPath(name).is_absolute() or {"..", ".git"} & {*PurePosixPath(name).parts}:
         raise ValueError(f"{name} is outside the package")
     original, data = item["original"], None
     if original is not None:
-        data = _decompressed(base64.b64decode(original, validate=True), most)
+        data = zlib.decompress(base64.b64decode(original, validate=True))
     if data is not None and _digest(data) != item["original_sha256"]:
         raise ValueError(f"the original of {name} does not have its hash")
     return Entry(data, item["patched_sha256"], tuple(item["seams"]))
-
-
-def _decompressed(data: bytes, most: int) -> bytes:
-    decompressor = zlib.decompressobj()
-    content = decompressor.decompress(data, max(1, most))
-    if not decompressor.eof:
-        raise ValueError(
-            f"an original is cut off, or all together have more than {MOST_BYTES} bytes"
-        )
-    return content
 
 
 def _dump(entries: Mapping[str, Entry]) -> bytes:

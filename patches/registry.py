@@ -24,17 +24,13 @@ def all_fixers() -> dict[str, Fixer]:
     return {name: replace(by_name[name], name=name) for name in sorted(by_name)}
 
 
-def select(
-    only: Iterable[str] = (), with_: Iterable[str] = (), without: Iterable[str] = ()
-) -> list[Fixer]:
-    """Return the fixers to run: those on by default, or just `only`; plus `with_`, less `without`:
-    names of fixers or of seams (all their fixers). Raises UsageError for an unknown one.
+def select(with_: Iterable[str] = (), without: Iterable[str] = ()) -> list[Fixer]:
+    """Return the fixers to run: those on by default, plus `with_`, less `without`: names of fixers
+    or of seams (all their fixers). Raises UsageError for an unknown one.
     """
     known = all_fixers()
-    chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}
+    chosen = {name for name, fixer in known.items() if fixer.default}
     chosen = (chosen | _expand(with_)) - _expand(without)
-    if not chosen:
-        raise UsageError("no edit is left to make: --without leaves out all that --only names.")
     return [known[name] for name in known if name in chosen]
 
 

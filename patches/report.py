@@ -1,15 +1,13 @@
-"""What the commands print: a table of edits, problems with what to do by hand, JSON, a patch."""
+"""What the commands print: a table of edits, problems with what to do by hand, a patch."""
 
 from __future__ import annotations
 
 import difflib
 import io
-import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.host.already_distributed import Refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -136,22 +134,6 @@ def _range(start: int, stop: int) -> str:
     return f"{start + 1 if stop > start else start},{stop - start}"
 
 
-def as_json(examination: Examination, recorded: Iterable[str]) -> str:
-    """Everything that `status` knows, for programs."""
-    content = {
-        "host": str(examination.host.package),
-        "state": examination.state,
-        "seams": [_json_finding(finding) for finding in examination.findings],
-        "problems": [_json_finding(finding) for finding in examination.problems],
-        "already_distributed": _json_refusal(examination.refusal),
-        "files_to_edit": [patch.path for patch in examination.patches],
-        "files_in_record": sorted(recorded),
-        "built_on": examination.base
-        and {"host": str(examination.base.host.package), "state": examination.base.state},
-    }
-    return json.dumps(content, indent=2)
-
-
 def _problem(package: Path, finding: Finding) -> str:
     outcome = finding.outcome
     what = f"{_place(package, finding)}: {finding.fixer.name}: {outcome.why}"
@@ -161,26 +143,3 @@ def _problem(package: Path, finding: Finding) -> str:
 def _place(package: Path, finding: Finding) -> str:
     path, line = os.path.normpath(package / finding.path), finding.outcome.where
     return f"{path}:{line}" if line else path
-
-
-def _json_refusal(refusal: Refusal | None) -> dict | None:
-    return refusal and {
-        "found": list(refusal.ways),
-        "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
-        "why": str(refusal),
-    }
-
-
-def _json_finding(finding: Finding) -> dict:
-    outcome = finding.outcome
-    fields = {
-        "seam": finding.fixer.seam,
-        "fixer": finding.fixer.name,
-        "required": finding.fixer.required,
-        "file": finding.path,
-        "lines": list(outcome.lines),
-        "outcome": _WORDS[type(outcome)],
-    }
-    words = {name: getattr(outcome, name, None) for name in ("reason", "why", "by_hand")}
-    words["note"] = finding.fixer.note or None
-    return fields | {name: text for name, text in words.items() if text is not None}

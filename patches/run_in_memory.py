@@ -21,7 +21,7 @@ def run_edited(args: argparse.Namespace) -> int:
     if sys.path[:1] != [folder]:  # as `python FILE` and `python -m MODULE` have it
         sys.path.insert(0, folder)
     host = _host(args.host, file)
-    fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
+    fixers = registry.select(args.with_fixers, args.without_fixers)
     examination = engine.examine(host, fixers)
     if examination.blocked:
         raise PatchError(
@@ -45,7 +45,7 @@ def run_edited(args: argparse.Namespace) -> int:
 def _file(args: argparse.Namespace) -> Path | None:
     """Return the program's file, absolute, or None if it is a module."""
     path = Path(args.program)
-    if args.module or not (path.suffix == ".py" or path.exists()):
+    if not (path.suffix == ".py" or path.exists()):
         return None
     if not path.is_file():
         raise UsageError(f"{args.program}: there is no such file.").on_all_ranks()

@@ -6,22 +6,20 @@ Functions that all ranks must call together say "Collective" first.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
 from robomimic_ddp.config.host import early_checks
 
 early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
-from robomimic_ddp import API_VERSION, __version__
+from robomimic_ddp import API_VERSION
 from robomimic_ddp.config import launch_env
-from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
+from robomimic_ddp.config.host import dotlist, host_config, host_edits
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, once
-from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
+from robomimic_ddp.errors import RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
 from robomimic_ddp.training import run
@@ -90,16 +88,6 @@ def data_logger(cls: type) -> type:
     return host_loggers.data_logger(cls, run.facts, run.draw_into)
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    raise ApiVersionError(
-        f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
-        f"version {API_VERSION}) does not have: the host was patched by another version. {REPATCH}",
-        _is_other_rank(),
-    )
-
-
 def _is_other_rank() -> bool:
     try:
         return launch_env.read_launch_env().rank > 0
@@ -122,13 +110,7 @@ def entry_point(api_version: int) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
 
-        @functools.wraps(main)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            json_config.require_config(args[0] if args else None, main)
-            with dotlist.hydra_is_required():
-                return main(*args, **kwargs)
-
-        return entry.entry_point(checked)
+        return entry.entry_point(main)
 
     return decorate
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import errno
 import importlib
 import io
 import itertools
@@ -24,19 +23,18 @@ from typing import Any, NoReturn
 from robomimic_ddp import __version__
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import Parser, print_clean, say
+from robomimic_ddp.terminal import print_clean, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRAINING_PACKAGES = ("numpy", "torch", "h5py", "tqdm")
 """What every environment of a host has; no command of group "patch" needs one."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-class _Parser(Parser):
+class _Parser(argparse.ArgumentParser):
     """Names the closest command, action or option for one that does not exist."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -139,26 +137,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `robomimic-ddp diff | head`
         _discard_stdout()
         return EXIT_DONE
+    except RobomimicDDPError as error:
+        if not (error.everywhere and _rank() > 0):
+            say(f"robomimic-ddp: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     except (Exception, KeyboardInterrupt) as error:
         if _was_interrupted(error):
             print_clean("robomimic-ddp: interrupted", file=sys.stderr)
             return EXIT_INTERRUPTED
         if isinstance(error, ModuleNotFoundError) and error.name in _TRAINING_PACKAGES:
-            say(
-                f"robomimic-ddp: this command needs {error.name}, which {sys.executable} does not "
-                "have. Activate the environment in which the host trains, with robomimic-ddp "
-                "installed there, then run the command again.",
-                file=sys.stderr,
+            message = (
+                f"this command needs {error.name}, which {sys.executable} does not have. Activate "
+                "the environment in which the host trains, with robomimic-ddp installed there, "
+                "then run the command again."
             )
-            return EXIT_REFUSED
-        if not isinstance(error, OSError) or error.errno not in _FULL or error.filename is not None:
+        elif isinstance(error, OSError) and argv[:1] != ["run"]:
+            if error.filename is None:
+                _discard_stdout()
+            message = (
+                f"{error.filename or 'the output'} cannot be used: {error.strerror or error}. Free "
+                "disk space, or name a path that you may read and write, then run it again."
+            )
+        else:
             raise
-        _discard_stdout()
-        say(
-            f"robomimic-ddp: the output cannot be written ({error.strerror}), so what was printed "
-            "is cut off. Free disk space or print elsewhere, then run the command again.",
-            file=sys.stderr,
-        )
+        say(f"robomimic-ddp: {message}", file=sys.stderr)
         return EXIT_REFUSED
 
 
@@ -190,24 +192,8 @@ def _run(argv: list[str]) -> int:
     elif isinstance(sys.stdout, io.TextIOWrapper):
         # Paths may have characters that cannot be encoded.
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        if args.command == "run":
-            _require_valid(args)
-        with _ranks_import_path() if _reads_host(args) else contextlib.nullcontext():
-            return _module(args.command).run(args.command, args)
-    except RobomimicDDPError as error:
-        if not (error.everywhere and _rank() > 0):
-            say(f"robomimic-ddp: {error}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
-    except OSError as error:
-        if args.command == "run" or error.filename is None:
-            raise
-        say(
-            f"robomimic-ddp: {error.filename} cannot be used: {error.strerror}. Name a path that "
-            "you may read and write, or correct this path, then run the command again.",
-            file=sys.stderr,
-        )
-        return EXIT_REFUSED
+    with _ranks_import_path() if _reads_host(args) else contextlib.nullcontext():
+        return _module(args.command).run(args.command, args)
 
 
 def _reads_host(args: argparse.Namespace) -> bool:
@@ -231,19 +217,6 @@ def _ranks_import_path() -> Iterator[None]:
         return
     with swapped(sys, "path", ["", *sys.path]):
         yield
-
-
-def _require_valid(args: argparse.Namespace) -> None:
-    """Refuse a mistake on the command line of a training that `run` starts before the host is read
-    for its edits, which takes seconds.
-    """
-    from robomimic_ddp.config.host import early_checks
-
-    early_checks.require_options()
-    if args.host is None and not args.program.endswith(".py"):
-        with _ranks_import_path(), early_checks.leaving_the_rest():
-            entry = early_checks.text_of(early_checks.module_file(args.program))
-            early_checks.job_config(entry, args.arguments)
 
 
 def _rank() -> int:

@@ -99,12 +99,6 @@ class PatchError(RobomimicDDPError):
     """A host's source text could not be edited, or lacks edits of ours."""
 
 
-REPATCH = (
-    "Its edited lines would not mean what they say. Install the version that patched it, or run "
-    "`robomimic-ddp revert` and `robomimic-ddp apply` on the host."
-)
-
-
 class ApiVersionError(PatchError, SystemExit):
     """A host was patched for another version than the installed one.
 
@@ -124,7 +118,9 @@ def other_api_version(versions: Iterable[int], quiet: bool = False) -> ApiVersio
         return None
     return ApiVersionError(
         f"this host was patched for API version {others[0]} of robomimic-ddp, and {API_VERSION} is "
-        f"installed (robomimic-ddp {__version__}). {REPATCH}",
+        f"installed (robomimic-ddp {__version__}). Its edited lines would not mean what they say. "
+        "Install the version that patched it, or run `robomimic-ddp revert` and `robomimic-ddp "
+        "apply` on the host.",
         quiet,
     )
 

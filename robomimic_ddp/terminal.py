@@ -26,18 +26,6 @@ _KEPT = "\0"
 _MOST_LISTED = 16
 
 
-class Parser(argparse.ArgumentParser):
-    """Raises an error if help cannot be written, as print does; argparse of Python 3.11.3 and later
-    ignores it.
-    """
-
-    def _print_message(self, message: str, file: IO | None = None) -> None:
-        if file is not None and file is sys.stdout:
-            file.write(message)
-        else:
-            super()._print_message(message, file)
-
-
 def whole_number(least: int, most: int = 10**6) -> Callable[[str], int]:
     """Return an argument's type: whole numbers from `least` to `most`."""
 

@@ -15,6 +15,9 @@ fi
 # From a checkout the script works without an installation.
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 if [ -e "$checkout/robomimic_ddp/__main__.py" ]; then
-    export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}"
+    case "${PYTHONPATH:-}:" in
+    "$checkout:"*) ;; # it is first already
+    *) export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}" ;;
+    esac
 fi
 exec "$python" -m robomimic_ddp launch "$@"

@@ -36,20 +36,18 @@ ddp() { PYTHONPATH="$checkout" PYTHONDONTWRITEBYTECODE=1 "$python" -m robomimic_
 row() { echo "| $name | $commit | $1 | $2 |"; }
 fault() { row "FAULT: $1" "-"; exit 3; }
 
-if ! ddp apply --dry-run "$host" "$@" >"$copy/apply.txt" 2>"$copy/problems.txt"; then
-    grep -q Traceback "$copy/problems.txt" && fault "traceback"
-    sed "s|$host/||g" "$copy/problems.txt" >&2
+if ! ddp status "$host" "$@" >"$copy/status.txt" 2>&1; then
+    grep -q Traceback "$copy/status.txt" && fault "traceback"
+    sed "s|$host/||g" "$copy/status.txt" >&2
     [ -z "$(git -C "$host" status --porcelain)" ] || fault "a refused host was written to"
-    ddp status --json "$host" "$@" >"$copy/status.json" 2>/dev/null || true
-    state="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["state"])' \
-        "$copy/status.json" 2>/dev/null || echo "no host")"
-    row "$state" "0"
+    state="$(sed -nE 's/^(already distributed|blocked): .*/\1/p' "$copy/status.txt")"
+    row "${state:-no host}" "0"
     exit 1
 fi
-ddp status "$host" "$@" | sed "s|$host|$name|g" >&2
+sed "s|$host|$name|g" "$copy/status.txt" >&2
 ddp diff "$host" "$@" >"$copy/host.patch"
 git -C "$host" apply --check "$copy/host.patch" || fault "git does not take the diff"
-ddp apply "$host" "$@" >/dev/null || fault "apply failed after a good dry run"
+ddp apply "$host" "$@" >/dev/null || fault "apply failed after a good status"
 # 1 as well where a script is built on an installed robomimic, whose edits are separate.
 ddp apply --check "$host" "$@" >"$copy/again.txt" || grep -q "everything is in place" "$copy/again.txt" \
     || fault "applied twice is not applied once"

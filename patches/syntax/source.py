@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,6 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, ScopeProvider
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches.syntax.bindings import Bindings
 from robomimic_ddp.patches.syntax.imports import (
     API_ALIAS,
     API_MODULE,
@@ -61,8 +59,7 @@ class Source:
         self.data = data
         self.traits = traits
         self.called = called
-        self.module, tree = _parse(data)
-        self._bindings = Bindings(tree)
+        self.module = _parse(data)
         self.api_import = _api_import(self.module)
         self._metadata = MetadataWrapper(self.module, unsafe_skip_copy=True)
 
@@ -98,9 +95,6 @@ class Source:
         text = dotted(node)
         if not text:
             return frozenset()
-        name = self._bindings.name(text)
-        if name is not None:
-            return frozenset({name})
         scope = self._scopes.get(node)
         names = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
         return frozenset(names or {text})
@@ -112,9 +106,6 @@ class Source:
         last = {name.rpartition(".")[2] for name in qualified}
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
             return False  # resolving names is the slow part; most attributes need none of it
-        if isinstance(node, cst.Name) and node.value not in last:
-            if not self._bindings.is_imported(node.value):
-                return False
         return not self.names(node).isdisjoint(qualified)
 
     def is_api(self, node: cst.CSTNode, function: str) -> bool:
@@ -201,9 +192,9 @@ def _api_import(module: cst.Module) -> str | None:
     return None
 
 
-def _parse(data: bytes) -> tuple[cst.Module, ast.Module]:
+def _parse(data: bytes) -> cst.Module:
     try:
-        tree = syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
+        syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
         module = cst.parse_module(data)
     except SyntaxError as error:
         raise SourceError(f"it is not valid Python: {error.msg}", error.lineno or 0) from error
@@ -213,4 +204,4 @@ def _parse(data: bytes) -> tuple[cst.Module, ast.Module]:
         raise SourceError(f"it cannot be read as Python: {error}") from error
     if module.bytes != data:
         raise SourceError("it could not be written back byte for byte")
-    return module, tree
+    return module

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
@@ -27,26 +26,13 @@ def pyplot() -> Any:
     return plt
 
 
-def require_format(output: Path) -> None:
-    """Raise DataError if matplotlib is missing, or has no format with this ending."""
-    formats = pyplot().Figure().canvas.get_supported_filetypes()
-    if output.suffix[1:] not in formats:
-        raise DataError(
-            f"the plot {str(output)!r} cannot be written: expected a name with the extension of "
-            f"a format ({', '.join(formats)})."
-        )
-
-
 def save(figure: Any, output: str) -> None:
     """Write the picture, whose ending chooses the format, and close it. Raises DataError."""
     from matplotlib import pyplot
-    from matplotlib.text import Text
 
     file = paths.expanded(output)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        for text in figure.findobj(Text):  # names and instructions are no formulas
-            text.set_text(text.get_text().replace("$", r"\$"))
         picture = io.BytesIO()
         figure.savefig(picture, dpi=130, format=file.suffix[1:])
         files.require_no_link(file)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,7 @@ _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/gro
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
 _DAMAGED = "{}: this heartbeat is damaged, so the state of its rank is unknown (a full disk?)"
-_KEYS = "q or Ctrl-C closes this view; the run continues"
+_CLOSE = "Ctrl-C closes this view; the run continues"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -44,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the run until all ranks have ended (0), or until q or Ctrl-C; with --once, return 1 if a
-    rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
+    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, or elsewhere than
+    in a terminal, print it and return 1 if a rank is silent, stuck or failed. Raises DataError for
+    a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
     if args.once or not sys.stdout.isatty():
-        return _print_tables(directory, args.once)
+        return _print_table(directory)
     with suppress(KeyboardInterrupt):
         _show_live(directory)
     _print_resume(directory)
@@ -59,33 +56,14 @@ def run(command: str, args: argparse.Namespace) -> int:
 def _show_live(directory: Path) -> None:
     screen = _screen(directory)
     live = Live(screen, refresh_per_second=4)
-    with _keyboard() as is_quit:
-        try:
-            live.start()  # not `with`: Ctrl-C may come while it starts
-            while not screen.has_ended and not is_quit():
-                screen = _screen(directory)
-                live.update(screen)
-        finally:
-            live.stop()
-
-
-@contextmanager
-def _keyboard() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits for the next refresh or a key, and returns whether it was q."""
-    if not sys.stdin.isatty():
-        yield lambda: bool(time.sleep(_REFRESH_SECONDS))
-        return
-    settings = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)  # keys come without Enter
-
-    def is_quit() -> bool:
-        ready, _, _ = select.select([sys.stdin], [], [], _REFRESH_SECONDS)
-        return bool(ready) and os.read(sys.stdin.fileno(), 1).lower() in (b"q", b"")
-
     try:
-        yield is_quit
+        live.start()  # not `with`: Ctrl-C may come while it starts
+        while not screen.has_ended:
+            time.sleep(_REFRESH_SECONDS)
+            screen = _screen(directory)
+            live.update(screen)
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
+        live.stop()
 
 
 def _screen(directory: Path) -> Screen:
@@ -100,23 +78,17 @@ def _print_resume(directory: Path) -> None:
         print_clean(f"if the run has ended, resume it with:\n  {resume}")
 
 
-def _print_tables(directory: Path, once: bool) -> int:
-    while True:
-        screen = _screen(directory)
-        cells = rows(screen.beats, time.time())
-        for line in screen.summary:
-            say(line)
-        print_clean("\n".join(table([COLUMNS, *cells], width())))
-        for name in screen.damaged:
-            say(_DAMAGED.format(name))
-        if once or screen.has_ended:
-            _print_resume(directory)
-        if once:
-            is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
-            return EXIT_REFUSED if is_in_trouble else EXIT_DONE
-        if screen.has_ended:
-            return EXIT_DONE
-        time.sleep(_REFRESH_SECONDS)
+def _print_table(directory: Path) -> int:
+    screen = _screen(directory)
+    cells = rows(screen.beats, time.time())
+    for line in screen.summary:
+        say(line)
+    print_clean("\n".join(table([COLUMNS, *cells], width())))
+    for name in screen.damaged:
+        say(_DAMAGED.format(name))
+    _print_resume(directory)
+    is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
+    return EXIT_REFUSED if is_in_trouble else EXIT_DONE
 
 
 def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
@@ -209,7 +181,7 @@ class Screen:
         troubles = [_DAMAGED.format(name) for name in self.damaged]
         troubles += [f"rank {row[0]} {row[1]}: {row[-1]}" for row in cells if row[1] in _IN_TROUBLE]
         del troubles[_MOST_TROUBLES:]
-        lines = [*self.summary, _KEYS] if self.summary else []
+        lines = [*self.summary, _CLOSE] if self.summary else []
         summary = [row for line in lines for row in wrapped(line, columns, "  ", "")]
         yield from map(Text, summary)
         yield from (Text(clean(line), style="bold red") for line in troubles)

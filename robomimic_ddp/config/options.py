@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robomimic_ddp.config import option_values, other_names
+from robomimic_ddp.config import option_values
 from robomimic_ddp.errors import OptionError
 
 
@@ -215,6 +215,19 @@ KINDS = {
 }
 
 
+PASSED_ON = {
+    "kwargs": (
+        *("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
+        *("broadcast_buffers", "forward_sync_buffers"),
+    ),
+    "loader": (
+        *("prefetch_factor", "pin_memory", "persistent_workers", "multiprocessing_context"),
+        *("pin_memory_device", "in_order"),
+    ),
+}
+"""Option -> names of torch's arguments that its users look for among ours."""
+
+
 @dataclass(frozen=True)
 class ResolvedOptions:
     """`values`, and for each option where it came from: "command line", "environment", "file" or
@@ -275,14 +288,9 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
 
 
 def _unknown(name: str, spelled: str) -> OptionError:
-    named = [
-        f"use ddp.{option}.{name}"
-        for option, names in other_names.PASSED_ON.items()
-        if name in names
-    ]
-    advice = other_names.REMOVED.get(name) or next(iter(named), None)
-    if advice is not None:
-        return OptionError(f"{spelled} is not an option: {advice}.")
+    for option, names in PASSED_ON.items():
+        if name in names:
+            return OptionError(f"{spelled} is not an option: use ddp.{option}.{name}.")
     close = difflib.get_close_matches(name, FIELDS)
     prefix = spelled[: -len(name)]
     likely = [prefix + (option.upper() if spelled.isupper() else option) for option in close]
@@ -295,7 +303,7 @@ def _unknown(name: str, spelled: str) -> OptionError:
 def _expected(name: str) -> str:
     default, metadata = DEFAULTS[name], FIELDS[name].metadata
     if isinstance(default, dict):
-        example = other_names.PASSED_ON[name][0]
+        example = PASSED_ON[name][0]
         variable = spelling(name, "environment")
         return (
             f"ddp.{name}.{example}=VALUE, or in the environment {variable}='{{{example}: VALUE}}'"

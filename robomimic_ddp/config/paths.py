@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-_FOLDERS = 300
-"""Most bytes that names of run folders and files add to the path of an output folder."""
 
 
 def expanded(path: Any) -> Path:
@@ -36,48 +32,20 @@ def datasets(train: Any) -> Iterator[str]:
             yield str(expanded(path))
 
 
-def why_no_path(path: Any) -> str | None:
-    """Return why `path` is not a valid path, whatever is on the disk; None if it is valid."""
-    text = os.path.expanduser(str(path))
-    if "\0" in text:
-        return "a path contains no NUL character"
-    if text.startswith("~"):
-        return f"there is no user {text.partition('/')[0][1:]!r} whose home that could be"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "it is not UTF-8, so neither config.json nor a log can contain it"
-    return None
-
-
 def why_not_writable(path: Any) -> str | None:
     """Return why no folder can be created at `path`, or written to if it exists; None if it can."""
-    reason = why_no_path(path)
-    if reason is not None:
-        return reason
     folder = expanded(path).absolute()
-    if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
-        return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
+    text = str(folder)
+    if "\0" in text or text.encode(errors="replace") != os.fsencode(text):
+        return "it is not text in UTF-8, which config.json and a log need"
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         return f"{nearest} is a file"
-    most = os.pathconf(nearest, "PC_NAME_MAX")
-    for part in folder.relative_to(nearest).parts:
-        if len(os.fsencode(part)) > most:
-            return f"{part[:40]!r}... is longer than the {most} bytes that a name may have"
     try:
         with tempfile.TemporaryFile(dir=nearest):
             return None
     except OSError as error:
         return f"nothing may be written in {nearest} ({error.strerror})"
-
-
-def writable(text: str) -> Path:
-    """Return the path of a file or folder to write, if it is writable; a type for argparse."""
-    reason = why_not_writable(expanded(text).parent)
-    if reason is not None:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
-    return expanded(text)
 
 
 def example_below(directory: Path, name: str) -> str:

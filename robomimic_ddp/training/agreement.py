@@ -83,13 +83,6 @@ def require_same_job(run: _run.Run) -> None:
 
 def require_same_model(run: _run.Run, model: Any) -> None:
     """Collective: the same nets on all ranks, and none that has loaded other weights."""
-    own_mean = host_edits.own_batch_mean(type(model).__module__)
-    if own_mean is not None:
-        raise PatchError(
-            f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "
-            "each rank's batch. Expected DDPUtils.over_ranks(...) around it, as `robomimic-ddp "
-            "apply` writes: the edit was lost. Run `robomimic-ddp apply` on the host again."
-        ).on_all_ranks()
     verify.require_same_structure(model)
     loaded = run.settings.fine_tuning or host_algo.steps(model) > 0
     if run.options.verify and any(group.gather_objects(loaded)):

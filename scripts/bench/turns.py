@@ -63,13 +63,20 @@ def at_least(lowest: int) -> Callable[[str], int]:
     return number
 
 
+def _writable(text: str) -> Path:
+    reason = paths.why_not_writable(paths.expanded(text).parent)
+    if reason is not None:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
+    return paths.expanded(text)
+
+
 def parser(description: str, rounds: int, quick_rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all measurements share."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--quick", action="store_true", help="a first look: fewer and shorter rounds")
     add("--rounds", type=at_least(1), help=f"default {rounds}, with --quick {quick_rounds}")
-    add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
+    add("--json", type=_writable, metavar="FILE", help="also write the rows as JSON")
     return parser
 
 

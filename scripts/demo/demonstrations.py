@@ -6,13 +6,15 @@ Its scripted expert is noisy, and sometimes wrong on purpose, as human demonstra
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.terminal import whole_number
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 from scripts.write_rlds import write_dataset
 
@@ -118,7 +120,22 @@ def write_hdf5(out: Path, count: int, seed: int, height: int = 48, width: int = 
     return out
 
 
-if __name__ == "__main__":
-    destination = Path(sys.argv[1]).expanduser()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the demonstrations that the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.demo.demonstrations",
+        description="Record episodes of a scripted expert.",
+    )
+    parser.add_argument("destination", help="the new file NAME.hdf5, or a folder for RLDS data")
+    parser.add_argument("episodes", type=whole_number(1))
+    parser.add_argument("seed", type=whole_number(0))
+    options = parser.parse_args(arguments)
+    destination = Path(options.destination).expanduser()
     write = write_hdf5 if destination.suffix == ".hdf5" else write_demo_dataset
-    print(f"{sys.argv[2]} episodes are in {write(destination, int(sys.argv[2]), int(sys.argv[3]))}")
+    print(
+        f"{options.episodes} episodes are in {write(destination, options.episodes, options.seed)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

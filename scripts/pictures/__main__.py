@@ -175,13 +175,6 @@ def draw_sweep(stage: Stage) -> None:
     shrink(IMAGES / "sweep.png")
 
 
-def draw_bench(stage: Stage) -> None:
-    """The figure of the demo's config on one and two ranks; docs/bench.md has its table."""
-    words = ["bench", "--config", stage.config, "--ranks", "1,2", "--steps", "5", "--rounds", "1"]
-    print(stage.ours(*words, "-o", str(IMAGES / "bench.png")))
-    shrink(IMAGES / "bench.png")
-
-
 def draw_contact_sheet(stage: Stage) -> None:
     """`inspect-data` on the demo's data, in a light that suits people."""
     with _lit():
@@ -218,7 +211,6 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "plan": draw_plan,
     "watch": draw_watch,
     "sweep": draw_sweep,
-    "bench": draw_bench,
     "curves": draw_curves,
     "evaluate": draw_evaluate,
     "diagrams": draw_diagrams,

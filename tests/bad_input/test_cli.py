@@ -236,10 +236,6 @@ def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        ("--help",),
-        ("ckpt", "--help"),
-        ("sweep", "new", "--help"),
-        ("launch", "--help"),
         ("plot", "run"),
         ("--print-completion", "bash"),
         ("status",),

@@ -18,7 +18,7 @@ from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import option_values
-from robomimic_ddp.config.host import early_checks, host_config_check, json_config
+from robomimic_ddp.config.host import host_config_check, json_config
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -118,30 +118,6 @@ def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
     if make is not deep:
         put("host/train.py")
         assert source_digest(tmp_path / "host") == source_digest(tmp_path / "set")
-
-
-def test_an_original_in_the_record_that_unpacks_to_gigabytes(tmp_path: Path, host, command) -> None:
-    import base64
-    import hashlib
-    import zlib
-
-    command("apply", host)
-    content = json.loads((host / record.NAME).read_text())
-    item = next(item for item in content["files"].values() if item["original"])
-
-    def pack(original: bytes) -> None:
-        item["original"] = base64.b64encode(zlib.compress(original)).decode()
-        item["original_sha256"] = hashlib.sha256(original).hexdigest()
-
-    pack(bytes(2**28))
-    (host / record.NAME).write_text(json.dumps(content))
-    with pytest.raises(PatchError, match="have more than"):
-        record.load(host)
-    pack(bytes(2**20))
-    content["files"] = {f"{number}.py": item for number in range(17)}
-    (host / record.NAME).write_text(json.dumps(content))
-    with pytest.raises(PatchError, match="have more than"):
-        record.load(host)
 
 
 @pytest.fixture
@@ -302,11 +278,6 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
     pipe(tmp_path / "pipe")
     with pytest.raises(OSError, match="is a pipe"):
         files.read_end(tmp_path / "pipe")
-
-
-def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
-    large(tmp_path / "train.py")
-    assert early_checks.text_of(tmp_path / "train.py") == ""
 
 
 @pytest.mark.parametrize(

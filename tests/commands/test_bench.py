@@ -36,14 +36,12 @@ def test_speed_up_is_within_rounds_and_rows_are_medians():
     assert (two.data_wait, two.gradient_wait) == (0.4, 0.3)
 
 
-def test_the_table_and_its_picture(tmp_path):
+def test_the_table():
     speeds = list(report.compare({2: [[log(100)]], 4: [[log(150, 0.25, 0.125)]]}))
     titles, *rows = report.lines(speeds)
     assert titles.split("  ")[0] == "ranks" and titles.endswith("for gradients")
     assert rows[0].split() == ["2", "100.0", "1.00", "100%", "100.0", "ms", "10%", "-"]
     assert rows[1].split() == ["4", "150.0", "1.50", "75%", "100.0", "ms", "25%", "12%"]
-    report.draw(speeds, str(tmp_path / "bench.svg"))
-    assert "</svg>" in (tmp_path / "bench.svg").read_text()
 
 
 BAD_ARGUMENTS = {
@@ -116,7 +114,7 @@ def test_arguments_are_checked_before_torch_is_imported(config):
         "import sys; from robomimic_ddp import cli; cli.main(sys.argv[1:]); "
         "assert 'torch' not in sys.modules"
     )
-    words = ["bench", "--config", config, "--ranks", "1", "-o", "curves.none"]
+    words = ["bench", "--config", config, "--ranks", "1"]
     done = subprocess.run(
         [sys.executable, "-c", text, *words], cwd=ROOT, env=environment(None), text=True
     )

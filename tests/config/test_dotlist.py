@@ -8,7 +8,6 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from robomimic_ddp import API_VERSION, api
 from robomimic_ddp.config.host import dotlist
 from robomimic_ddp.errors import ConfigError
 
@@ -107,18 +106,3 @@ def test_text_that_is_no_setting_is_one_error(argv):
     argv("ddp.lr_scaling=[sqrt")
     with pytest.raises(ConfigError, match="key=value"):
         dotlist.options()
-
-
-@pytest.mark.bad_input
-def test_a_host_that_composes_without_hydra_is_one_error(monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "hydra", None)
-
-    @api.entry_point(api_version=API_VERSION)
-    def main():
-        from hydra import compose
-
-        compose("train")
-
-    with pytest.raises(SystemExit):
-        main()
-    assert "pip install hydra-core" in capfd.readouterr().err

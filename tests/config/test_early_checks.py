@@ -78,6 +78,10 @@ def test_a_mistake_is_shown_before_torch(module, words, changes, said, started):
     [
         (["train.nm_epochs=1"], "closest valid key is train.num_epochs"),
         (["nonsense"], "argument 'nonsense' is not key=value"),
+        (["--config", "cfg.json"], "Write load_from=cfg.json."),
+        (["--config=cfg.json"], "Write load_from=cfg.json."),
+        (["cfg.json"], "Write load_from=cfg.json."),
+        (["--config"], "Write load_from=CONFIG.json."),
         (["load_from=no.json"], "load_from=no.json: no such file"),
         (["algo_name=no_such"], "none of this host's algorithms"),
         (["resume=perhaps"], "resume='perhaps': expected true or false"),
@@ -106,10 +110,10 @@ def test_a_wrong_variable_is_shown_before_torch(started):
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(("words", "changes", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_before_the_host_is_edited_in_memory(words, changes, said, started):
+def test_where_the_host_is_edited_in_memory(words, changes, said, started):
     done = started(TRAIN, *words, changes=changes, program=["robomimic_ddp", "run"])
     assert done.returncode == 1 and said in done.stderr, done
-    assert done.stderr.startswith("robomimic-ddp: ") and IMPORTED not in done.stderr
+    assert done.stderr.startswith("error: ") and IMPORTED not in done.stderr
 
 
 @pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS])

@@ -46,27 +46,6 @@ def test_names_that_a_file_uses(text, names):
     assert set(api_names(text.encode())) == (names or set())
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("lam = self.cfg.alpha / Q_values.abs().mean().detach()", "alpha / Q_values.abs().mean()"),
-        ('lam = cfg["alpha"]/q.abs().mean()', "alpha'] / q.abs().mean()"),
-        ("lam = weight(q)  # by hand; was: alpha / q.abs().mean()", None),
-        ("lam = self.cfg.alpha / DDPUtils.over_ranks(Q_values.abs().mean().detach())", None),
-        ("lam = self.cfg.alpha / 2 + q.abs().mean()", None),
-    ],
-)
-def test_a_mean_over_the_ranks_own_batch(line, found, tmp_path, monkeypatch):
-    (tmp_path / "own_mean_host.py").write_text(f"def weigh():\n    {line}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("own_mean_host")
-    try:
-        assert host_edits.own_batch_mean("own_mean_host") == found
-    finally:
-        del sys.modules["own_mean_host"]
-    assert host_edits.own_batch_mean("own_mean_host") is None
-
-
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """A patched host of which two modules are loaded; its package folder."""

@@ -21,6 +21,12 @@ def test_a_net_of_the_configs_sizes_is_named(prefix):
     assert "down_dims [128, 64]" in note and "only in hosts with the edit unet_config" in note
 
 
+def test_sizes_that_the_host_does_not_read_are_named():
+    note = net_sizes.note(shapes(OWN), {"algo": {"unet": {"down_dims": [128, 64]}}})
+    assert "own sizes (down_dims [256, 512, 1024])" in note and "down_dims [128, 64]" in note
+    assert "--with unet_config" in note
+
+
 @pytest.mark.bad_input
 def test_names_and_sizes_of_strangers():
     deep = [("down_modules.%s.0.blocks.0.block.0.weight" % ("9" * 5000), (8,))]
@@ -33,7 +39,7 @@ def test_names_and_sizes_of_strangers():
     ("sizes", "config"),
     [
         (OWN, {"algo": {"unet": {"down_dims": OWN}}}),
-        (OWN, {"algo": {"unet": {"down_dims": [128]}}}),
+        (OWN, {"algo": {"unet": {"down_dims": []}}}),
         ([16, 32], {"algo": {"unet": {"down_dims": OWN}}}),
         ([], {"algo": {"unet": {"down_dims": []}}}),
         ([128], {}),

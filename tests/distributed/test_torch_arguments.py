@@ -8,8 +8,7 @@ import pytest
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from robomimic_ddp.config.options import Options
-from robomimic_ddp.config.other_names import PASSED_ON
+from robomimic_ddp.config.options import PASSED_ON, Options
 from robomimic_ddp.distributed.gradients.torch_arguments import require_accepted
 from robomimic_ddp.errors import OptionError
 

@@ -19,7 +19,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.commands.evaluate.workers import Pool, Task
+from robomimic_ddp.commands.evaluate.workers import Pool, Task, hint
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation
 
@@ -266,6 +266,39 @@ def scripted(tmp_path):
         return [result["lost"] for result in evaluator.evaluate(path)]
 
     return evaluate
+
+
+@pytest.mark.bad_input
+def test_a_folder_of_runs_and_a_file_are_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "lift" / "20260101120000"
+    run.mkdir(parents=True)
+    (run / "config.json").touch()
+    (run / "last.pth").touch()
+    (run / "ddp.json").write_text("{}")
+    for folder in (tmp_path, tmp_path / "lift"):
+        assert cli.main(["evaluate", str(folder)]) == EXIT_USAGE
+        assert (
+            f"is not the folder of a run. Expected one, such as {run}." in capsys.readouterr().err
+        )
+    assert cli.main(["evaluate", str(run / "last.pth")]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert f"robomimic-ddp evaluate {run} --checkpoints {run / 'last.pth'}" in error
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ModuleNotFoundError: No module named 'gym'", "needs the package gym: install it"),
+        ("ModuleNotFoundError: No module named 'a.b'", "needs the package a: install it"),
+        ("ImportError: Cannot initialize a EGL device display", "MUJOCO_GL=egl"),
+        ("ValueError: no module", ""),
+    ],
+)
+def test_the_remedy_of_a_simulator_that_does_not_start(text: str, said: str) -> None:
+    assert said in hint(text) and bool(said) == bool(hint(text))
 
 
 @pytest.mark.bad_input

@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from robomimic_ddp.patches import engine, registry
@@ -94,9 +95,10 @@ def copy_installed(root: Path) -> Path:
     )
 
 
-def examine(path: Path, **selection) -> Examination:
-    """The host at `path`, examined with the fixers of `registry.select(**selection)`."""
-    return engine.examine(hosts.find_host(str(path)), registry.select(**selection))
+def examine(path: Path, only: Sequence[str] = (), **selection) -> Examination:
+    """The host at `path`, examined with the fixers `only`, or `registry.select(**selection)`."""
+    fixers = [registry.all_fixers()[name] for name in only] or registry.select(**selection)
+    return engine.examine(hosts.find_host(str(path)), fixers)
 
 
 def append(path: Path, text: str) -> None:

@@ -38,19 +38,11 @@ def run(folder: Path, decorator: str, cold: bool = False, **variables: str) -> R
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("decorator", "words", "cold"),
-    [
-        (f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", "API version 2", True),
-        ("@DDPUtils.something_newer", "DDPUtils.something_newer", False),
-    ],
-    ids=["another version", "a name that is not there"],
-)
-def test_it_is_one_message_without_a_traceback(tmp_path, decorator, words, cold):
-    done = run(tmp_path, decorator, cold)
+def test_it_is_one_message_without_a_traceback(tmp_path):
+    done = run(tmp_path, f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", cold=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: this host ") and done.stderr.count("\n") == 1
-    assert words in done.stderr and "robomimic-ddp revert" in done.stderr
+    assert "API version 2" in done.stderr and "robomimic-ddp revert" in done.stderr
 
 
 @pytest.mark.bad_input
@@ -83,7 +75,7 @@ def test_commands_refuse_as_training_does_and_revert_gives_the_files_back(
         api.entry_point(api_version=2)
     for arguments in (
         *(["status", host], ["diff", host], ["apply", host], ["apply", "--check", host]),
-        *(["apply", "--only", "ask", host], ["run", "--host", host, "robomimic.scripts.train"]),
+        *(["apply", "--without", "ask", host], ["run", "--host", host, "robomimic.scripts.train"]),
     ):
         code, out, err = command(*arguments)
         assert (code, out) == (1, "") and str(refused.value) in err, arguments

@@ -112,7 +112,7 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
         (["../train"], 2, "neither a file nor a module"),
         (["no/such/file.py"], 2, "there is no such file"),
         ([], 2, "PROGRAM"),
-        (["--only", "no_such", "robomimic.scripts.show"], 2, "no edit or area is named"),
+        (["--with", "no_such", "robomimic.scripts.show"], 2, "no edit or area is named"),
         (["--host", "{other}", "robomimic.scripts.show"], 1, "accelerate"),
         (["{other}/scripts/train.py"], 2, "--host {other}"),
     ],

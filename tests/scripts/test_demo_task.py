@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from robomimic_ddp.data.rlds.schema.rotations import convert
-from scripts.demo.demonstrations import command, record_episode
+from scripts.demo.demonstrations import command, main, record_episode
 from scripts.demo.simulator import ReachSimulator
 
 
@@ -16,6 +17,16 @@ def test_expert_succeeds_mostly_fails_sometimes_and_differs_in_length():
     lengths = {len(episode["steps"]) for episode in episodes}
     assert len(lengths) > 5 and min(lengths) >= 5 and max(lengths) < 70
     assert {episode["language"] == "" for episode in episodes} == {True, False}
+
+
+def test_the_command_line_is_checked_before_anything_is_written(tmp_path, capsys):
+    for words, said in ([], "required: destination"), (["new", "two", "0"], "argument episodes"):
+        with pytest.raises(SystemExit, match="2"):
+            main([str(tmp_path / "new.hdf5"), *words[1:]] if words else [])
+        assert said in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+    main([str(tmp_path / "new.hdf5"), "2", "0"])
+    assert "2 episodes are in " in capsys.readouterr().out
 
 
 def test_an_episode_is_a_function_of_seed_and_number():

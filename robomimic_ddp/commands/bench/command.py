@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from robomimic_ddp import files
-from robomimic_ddp.commands import figures, training_process
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.bench import report
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import end_with_parent, env, paths, tree
+from robomimic_ddp.config import end_with_parent, env, tree
 from robomimic_ddp.config.host import json_config
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
 from robomimic_ddp.monitoring.records import history
@@ -63,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("--warmup", type=whole_number(0), default=1, metavar="N", help=what)
     what = "times that each number of ranks is started, alternating; default 2"
     add("--rounds", type=whole_number(1), default=2, metavar="N", help=what)
-    what = "also plot the results; the file name's extension sets the format"
-    add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -78,12 +76,10 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Measure, print the table, draw it, and return the exit code. Raises UsageError, PatchError,
+    """Measure, print the table, and return the exit code. Raises UsageError, PatchError,
     and the errors of the config.
     """
     _require_possible(args)
-    if args.output is not None:
-        figures.require_format(args.output)
     speeds = list(report.compare(_measure(args)))
     say("")
     for line in report.lines(speeds):
@@ -93,9 +89,6 @@ def run(command: str, args: argparse.Namespace) -> int:
         f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, each start after "
         f"{args.warmup} epoch(s) of warm-up; speed-up and efficiency are relative to {base}"
     )
-    if args.output is not None:
-        report.draw(speeds, str(args.output))
-        print_clean(f"drawn to {args.output}")
     return EXIT_DONE
 
 
@@ -122,7 +115,7 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
 
 
 def _require_possible(args: argparse.Namespace) -> None:
-    """Raise any error that would stop the ranks, before the first rank is started."""
+    """Raise UsageError, ConfigError or PatchError where no rank could be measured."""
     gpus = len(devices.visible_devices(env.variables()))
     if gpus and args.ranks[-1] > gpus:
         raise UsageError(
@@ -135,7 +128,8 @@ def _require_possible(args: argparse.Namespace) -> None:
             f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
             f"can run at most {most} ranks. Give numbers up to {most}."
         )
-    checks.require_trainable(_job(args, args.ranks[0], tempfile.gettempdir()))
+    _job(args, args.ranks[0], tempfile.gettempdir())
+    checks.require_patched()
 
 
 def _measure(args: argparse.Namespace) -> report.Epochs:

@@ -1,4 +1,4 @@
-"""What `robomimic-ddp bench` prints and draws of the epochs that it has trained."""
+"""What `robomimic-ddp bench` prints of the epochs that it has trained."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from robomimic_ddp.commands import figures
-from robomimic_ddp.commands.plot import COLOURS
 from robomimic_ddp.terminal import table, width
 
 Epochs = dict[int, list[list[Mapping[str, float]]]]
@@ -74,52 +72,6 @@ def lines(speeds: Sequence[Speed]) -> Iterator[str]:
         for speed in speeds
     ]
     yield from table([(*titles, "waits for data", "for gradients"), *rows], width())
-
-
-def draw(speeds: Sequence[Speed], output: str) -> None:
-    """Draw samples/s next to the ideal, and what the time of a step is spent on."""
-    plt = figures.pyplot()
-    figure, (speed_axes, share_axes) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    ranks, first = [speed.ranks for speed in speeds], speeds[0]
-    ideal = [first.samples_per_second * count / first.ranks for count in ranks]
-    rates = [speed.samples_per_second for speed in speeds]
-    speed_axes.plot(ranks, ideal, linestyle="--", color="#8b98a9", label="ideal")
-    speed_axes.plot(ranks, rates, marker="o", color=COLOURS[0], label="measured (efficiency)")
-    for speed in speeds[1:]:
-        point = (speed.ranks, speed.samples_per_second)
-        style = {"textcoords": "offset points", "xytext": (0, -15), "ha": "center"}
-        speed_axes.annotate(f"{speed.efficiency:.0%}", point, **style)
-    speed_axes.set_title("samples per second, all ranks", fontsize=11)
-    speed_axes.set_xticks(ranks)
-    speed_axes.set_xlabel("ranks")
-    speed_axes.set_ylim(bottom=0)
-    speed_axes.grid(alpha=0.25)
-    names, begin = [str(count) for count in ranks], [0.0] * len(speeds)
-    for label, colour, shares in (
-        ("compute", COLOURS[2], [_computing(speed) for speed in speeds]),
-        ("wait for gradients", COLOURS[1], [speed.gradient_wait or 0.0 for speed in speeds]),
-        ("wait for data", COLOURS[4], [speed.data_wait for speed in speeds]),
-    ):
-        percent = [100 * share for share in shares]
-        share_axes.barh(names, percent, 0.5, left=begin, color=colour, label=label)
-        begin = [before + share for before, share in zip(begin, percent, strict=True)]
-    share_axes.set_title("time of a step, in %", fontsize=11)
-    share_axes.set_xlim(0, 100)
-    share_axes.set_ylabel("ranks")
-    share_axes.invert_yaxis()
-    speed_axes.legend(frameon=False, fontsize=9)
-    share_axes.legend(
-        frameon=False, fontsize=9, ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.1)
-    )
-    for axes in (speed_axes, share_axes):
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    figures.save(figure, output)
-
-
-def _computing(speed: Speed) -> float:
-    """Return the rest of a step's time: the two waits may be those of different ranks."""
-    return max(0.0, 1 - speed.data_wait - (speed.gradient_wait or 0.0))
 
 
 def ranks_text(ranks: int) -> str:

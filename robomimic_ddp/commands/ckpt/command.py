@@ -75,7 +75,10 @@ def _export(args: argparse.Namespace) -> None:
     from robomimic_ddp.commands.ckpt.export import export
 
     weights = export(contents.read(args.path), paths.expanded(args.path), folder)
-    say(f"{folder}: weights {weights}; docs/checkpoints.md has a loader that needs only robomimic")
+    say(
+        f"{folder}: the weights are {weights}; docs/checkpoints.md has a loader that needs only "
+        "robomimic"
+    )
 
 
 def _rewrite(args: argparse.Namespace) -> None:

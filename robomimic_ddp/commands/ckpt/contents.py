@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
@@ -21,13 +20,12 @@ from robomimic_ddp.verify import digest
 
 _EPOCH = re.compile(r"epoch_(\d+)")
 _MOST_EPOCHS = 10**9
+_MOST_LISTED = 20
+"""Epochs of a mean that are named."""
+MEAN_OF = "mean_of_epochs"
+"""Key of a checkpoint that is the mean of several."""
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
-_DEFINING = re.compile(
-    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
-    r"num_data_workers|cuda)$)"
-)
-"""Settings that all checkpoints of a run have in common, even after it was resumed."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -93,9 +91,9 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     else:
         name = tree.at(config(content), "experiment.name")
         yield f"algorithm {content.get('algo_name')}, experiment {name}"
-        epoch = tree.at(content, "variable_state.epoch")
-        if epoch is not None:
-            yield f"after epoch {epoch}"
+        epoch, several = tree.at(content, "variable_state.epoch"), mean_of(content)
+        if several or epoch is not None:
+            yield several or f"after epoch {epoch}"
     for section, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{section}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -113,13 +111,12 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """Return the first checkpoint with the mean of all checkpoints' nets and averages, computed in
     float64, and without optimizers. Tensors that are not floating point are those of the first.
+    MEAN_OF has the epochs of all.
 
     Raises CheckpointError, with file and key, if the checkpoints do not match.
     """
     if len(contents) == 1:
         return contents[0]
-    for name, content in zip(names[1:], contents[1:]):
-        _require_one_run(contents[0], content, f"{name} and {names[0]}")
     all_sections = [_tensors(content["model"]) for content in contents]
     mean: dict[str, Any] = {}
     for section, first in all_sections[0].items():
@@ -133,7 +130,23 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
             else value
             for key, value in first.items()
         }
-    return {**contents[0], "model": mean}
+    epochs = []
+    for name, content in zip(names, contents):
+        try:
+            epochs.append(saved_epoch(content, Path(name).name))
+        except ValueError as error:
+            raise CheckpointError(f"{name}: {error}; expected a whole number.") from None
+    return {**contents[0], "model": mean, MEAN_OF: epochs}
+
+
+def mean_of(content: Mapping[str, Any]) -> str:
+    """Return the checkpoints whose mean this one is, in words; "" for any other."""
+    epochs = content.get(MEAN_OF)
+    if not isinstance(epochs, list) or not all(type(epoch) is int for epoch in epochs):
+        return ""
+    listed = ", ".join(map(str, epochs[:_MOST_LISTED])) + ", ..." * (len(epochs) > _MOST_LISTED)
+    when = f", after epochs {listed}" if all(epochs) else ""
+    return f"the mean of {len(epochs)} checkpoints{when}"
 
 
 def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -148,31 +161,6 @@ def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}, "
             "and so would the mean. Leave this checkpoint out."
         )
-
-
-def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError, with the first difference, for checkpoints of different trainings."""
-    settings, others = _settings(first), _settings(other)
-    for key in sorted({*settings, *others}) if settings and others else ():
-        values = [values.get(key, "nothing") for values in (others, settings)]
-        if values[0] != values[1]:
-            raise CheckpointError(
-                f"{where} are of different trainings: {key} is {values[0][:80]} and "
-                f"{values[1][:80]}. Average checkpoints of one run."
-            )
-
-
-def _settings(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that determine the weights, as JSON; {} if there is no config."""
-    if "ddp_state" in content:
-        saved = tree.at(content, "ddp_state.defines.config")
-        settings = dict(saved) if isinstance(saved, dict) else {}
-    elif "config" in content:
-        named = tree.named({**config(content), "algo_name": content.get("algo_name")})
-        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
-    else:
-        settings = {}
-    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
@@ -268,7 +256,8 @@ def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
     """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
-    epoch = tree.at(content, "variable_state.epoch")
+    epochs = (tree.at(content, f"{part}.epoch") for part in ("variable_state", "ddp_state"))
+    epoch = next((epoch for epoch in epochs if epoch is not None), None)
     if epoch is None:
         match = _EPOCH.search(file_name)
         return int(match[1]) if match else 0

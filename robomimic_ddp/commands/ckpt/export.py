@@ -28,7 +28,7 @@ _NEEDED = ("config", "algo_name", "shape_metadata")
 
 def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     """Write the policy of the checkpoint `content`, read from `source`, as the new `folder`; return
-    what its weights are. Raises CheckpointError: nothing is then written.
+    what weights they are. Raises CheckpointError: nothing is then written.
     """
     _require_policy(content, source)
     digest = contents.weights_digest(content, str(source))
@@ -39,7 +39,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     rest = {key: value for key, value in content.items() if key not in ("model", "config")}
     statistics = {key: rest.pop(key) for key in list(rest) if key.endswith("normalization_stats")}
     numbers = sum(tensor.numel() for tensor in tensors.values())
-    kind = "averages of the nets (EMA)" if averaged else "nets"
+    kind = "averages of the nets (EMA)" if averaged else "those of the nets"
     weights = f"{kind}, {numbers:,} numbers"
     try:
         files = {
@@ -135,11 +135,12 @@ def _card(
     if run is not None:
         rows += _training(run, epoch)
         rows += _successes(run, digest)
+    when = contents.mean_of(content) or f"after epoch {epoch}"
     shown = [f"| {name} | {_cell(value)} |" for name, value in rows if value]
     title = _cell(tree.at(config, "experiment.name") or content["algo_name"])
     head = ["---", "library_name: robomimic", "pipeline_tag: robotics", "---", "", f"# {title}", ""]
     text = (
-        f"A policy of robomimic after epoch {epoch}, written by `robomimic-ddp ckpt export`. "
+        f"A policy of robomimic, {when}, written by `robomimic-ddp ckpt export`. "
         f"`{CONFIG}` is its configuration, `{METADATA}` has the shapes of its observations, and "
         f"`{STATISTICS}` what its inputs and actions are normalised with."
     )

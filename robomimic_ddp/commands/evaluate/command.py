@@ -59,13 +59,23 @@ def _workers(text: str) -> int | None:
     return None if text == "auto" else whole_number(1, 1000)(text)
 
 
+def _for_file(path: Path) -> str:
+    run = run_summary.directory_of(path) if path.is_file() else None
+    return f" Try: robomimic-ddp evaluate {run} --checkpoints {path}" if run else ""
+
+
 def run(command: str, args: argparse.Namespace) -> int:
     """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
     CheckpointError, after the table, where a checkpoint was left out, UsageError and DataError.
     """
     directory = paths.expanded(args.run).resolve()
     if not directory.is_dir():
-        raise UsageError(f"{args.run} is not a folder. Expected the folder of a run.")
+        raise UsageError(
+            f"{args.run} is not a folder. Expected the folder of a run.{_for_file(directory)}"
+        )
+    example = paths.example_below(directory, "config.json")
+    if example and not (directory / "config.json").exists():
+        raise UsageError(f"{args.run} is not the folder of a run. Expected one{example}.")
     if args.follow and args.checkpoints:
         raise UsageError("--follow evaluates every checkpoint: leave out --checkpoints.")
     from robomimic_ddp.commands.evaluate import checkpoints, record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from robomimic_ddp.terminal import say
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+"""The error for a package that is not installed, or for one of its modules."""
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
 
@@ -136,7 +139,7 @@ class Pool:
             )
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}.{task.hint}{_hint(answer['text'])} "
+                f"{task} cannot begin: {answer['text']}.{task.hint}{hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
         return {"lost": answer["text"]} if "failed" in answer else answer
@@ -172,7 +175,14 @@ class Pool:
             self.workers.remove(worker)
 
 
-def _hint(text: str) -> str:
+def hint(text: str) -> str:
+    """Return what to do about the error `text` of a simulator that does not start, or ""."""
+    missing = _MISSING.match(text)
+    if missing:
+        return (
+            f" The simulator that the dataset names needs the package {missing[1]}: install it, "
+            "or add your simulator to the host (docs/evaluate.md)."
+        )
     if not any(word in text.lower() for word in _DISPLAY_WORDS):
         return ""
     return (

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
 from robomimic_ddp.terminal import print_clean, whole_number
 
@@ -28,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         "index and statistics ahead of training (under torchrun, too)"
     )
     add("--config", metavar="FILE", help=what)
-    what = f"for --config: folder of the index; default train.data_cache_dir or {DEFAULT_CACHE}"
-    add("--cache", metavar="DIR", help=what)
     add("--json", action="store_true", help="print the report as JSON")
 
 
@@ -43,12 +40,12 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.config is not None:
         if args.path is not None or args.output is not None:
             raise UsageError("--config shows the data of a job: leave out PATH and -o.")
-        job_data.show(args.config, args.cache, show)
+        job_data.show(args.config, show)
         return EXIT_DONE
-    if args.path is None or args.cache is not None:
+    if args.path is None:
         raise UsageError(
             "name a dataset, as in `robomimic-ddp inspect-data PATH`, or a job, as in "
-            "`robomimic-ddp inspect-data --config cfg.json`; --cache needs --config."
+            "`robomimic-ddp inspect-data --config cfg.json`."
         )
     show(_report(args))
     return EXIT_DONE

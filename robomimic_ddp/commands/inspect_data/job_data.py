@@ -20,10 +20,10 @@ from robomimic_ddp.distributed.quiet_streams import quiet_stdout
 _QUANTILES = {"1 %": 0.01, "50 %": 0.5, "99 %": 0.99}
 
 
-def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> None:
+def show(path: str, print_report: Callable[[Any], None]) -> None:
     """Collective: call `print_report` with the reports of all datasets in the config at `path`.
-    Makes the index of RLDS data if it is not in the folder `cache` (None: the config's). Only the
-    main rank prints. Raises ConfigError, DataError.
+    Makes the index of RLDS data if it is not in the config's folder. Only the main rank prints.
+    Raises ConfigError, DataError.
     """
     launch = launch_env.read_launch_env()
     config, resolved = host_config.config_of_job(path, environment=launch.option_texts)
@@ -31,9 +31,6 @@ def show(path: str, cache: str | None, print_report: Callable[[Any], None]) -> N
     ranks = group.process_group("gloo", values.timeout, launch.attempt)
     with ranks if launch.world_size > 1 else nullcontext(), quiet_stdout(launch.rank > 0):
         if host_config.format_is_rlds(config):
-            if cache is not None:
-                with config.unlocked():
-                    config.train.data_cache_dir = cache
             indices = host_datasets.indices_from_config(
                 config, config.all_obs_keys, values.skip_corrupt
             )

@@ -129,7 +129,11 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
             except argparse.ArgumentTypeError as error:
                 raise UsageError(f"{variable}={error}.") from None
     if values["config"] is None:
-        raise UsageError("no config: give --config FILE or set CONFIG_PATH.")
+        file = next((word for word in args.overrides if word.endswith(".json")), None)
+        remedy = "give --config FILE or set CONFIG_PATH"
+        if file is not None:
+            remedy = f"found the word {file!r}, write --config {file}"
+        raise UsageError(f"no config: {remedy}.")
     values |= {"nodes": args.nodes or 1, "overrides": tuple(args.overrides)}
     settings = Settings(**values)
     has_rdzv = settings.rdzv is not None

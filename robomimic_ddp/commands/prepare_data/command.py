@@ -76,14 +76,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         with progress if launch.rank == 0 else nullcontext(lambda count: None) as add:
             writing.write_all(job, files, add)
-        changed = job.changed_files()
-        if changed and not job.is_complete():
-            say(
-                f"warning: {len(changed)} finished file(s), such as {changed[0].path.name}, have "
-                "changed since; writing them again",
-                file=sys.stderr,
-            )
-            writing.write_all(job, changed, lambda count: None)
     except RobomimicDDPError:
         if not job.is_complete():  # otherwise another job has written the same set
             raise

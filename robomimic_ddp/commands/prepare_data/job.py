@@ -7,13 +7,11 @@ folder. So tasks need not know of each other, and a killed task is simply starte
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from robomimic_ddp.data.rlds.index.build import as_index
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
-from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
@@ -34,7 +31,6 @@ from robomimic_ddp.errors import DataError
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
 """In the incomplete folder: the notes of the set, and the folder with the notes of its files."""
-_CHECKSUM, _BLOCK_BYTES = "checksum", 2**20
 _COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
 
 
@@ -67,7 +63,6 @@ class Job:
     skip_corrupt: bool
     threads: int
     fields: Fields | None = None
-    _written: set[RecordFile] = field(default_factory=set, init=False, compare=False)
 
     @cached_property
     def target(self) -> Path:
@@ -126,17 +121,13 @@ class Job:
         if begun is not None:
             self._require_same(begun, self.work)
             foreign = [folder for folder in foreign if folder != self.work]
-        below = (Path(path, name) for path, *names in os.walk(self.work) for name in sum(names, []))
-        for path in filter(Path.is_symlink, (self.work, *below)):
-            raise _refused(path, "become a link, which prepare-data does not follow")
         for folder in foreign:
             raise _refused(folder, "something that prepare-data has not written")
         return False
 
     def begin(self) -> None:
-        """Make the incomplete folder, with the notes of this job. Raises WriteError, DataError."""
+        """Make the incomplete folder, with the notes of this job. Raises WriteError."""
         path = self.work / SETTINGS
-        metadata.texts_of(self.source.folder)  # raises now, not when they are copied at the end
         with must_be_written(path):
             self.work.mkdir(parents=True, exist_ok=True)
             with atomic_open(path) as file:
@@ -187,44 +178,11 @@ class Job:
         try:
             note = files.read_json(self.work / DONE / f"{file.path.name}.json")
             size = (self.work / file.path.name).stat().st_size
-            has_its_size = note["bytes"] == size and bool(note[_CHECKSUM])
+            has_its_size = note["bytes"] == size
         except (OSError, ValueError, KeyError, TypeError):
             return None
         is_indexed = self.fields is None or self._index_part(file).is_file()
         return note if has_its_size and is_indexed else None
-
-    def changed_files(self) -> list[RecordFile]:
-        """Return the finished files that differ from their notes, once all are finished. Reads the
-        files that other processes have written.
-        """
-        notes = {file: self.note_of(file) for file in self.files}
-        if None in notes.values():
-            return []
-        others = [file for file in self.files if file not in self._written]
-
-        def is_unchanged(file: RecordFile) -> bool:
-            note = dict(notes[file])
-            try:
-                return note.pop(_CHECKSUM) == self._checksum(file, note, add)
-            except OSError:  # another task may have completed the set
-                return False
-
-        total = sum(notes[file]["bytes"] for file in others)
-        with reading(f"checking {self.source.name}", total) as add:
-            with ThreadPoolExecutor(self.threads) as threads:
-                unchanged = threads.map(is_unchanged, others)
-                return [file for file, same in zip(others, unchanged) if not same]
-
-    def _checksum(
-        self, file: RecordFile, note: Mapping[str, Any], add: Callable[[int], Any]
-    ) -> str:
-        """Return a digest of a written file and of its note. Raises OSError."""
-        digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode())
-        with files.opened(self.work / file.path.name) as data:
-            while block := data.read(_BLOCK_BYTES):
-                digest.update(block)
-                add(len(block))
-        return digest.hexdigest()
 
     def _index_part(self, file: RecordFile) -> Path:
         """Return the path of the part of the index of `file` while the set is written."""
@@ -245,9 +203,7 @@ class Job:
                 index = as_index(described, self.fields)
                 array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
-            checksum = self._checksum(file, note, lambda count: None)
-            json.dump({**note, _CHECKSUM: checksum}, out)
-        self._written.add(file)
+            json.dump(note, out)
 
     def complete(self) -> bool:
         """Add the metadata and rename the folder if all files are finished; return whether the set

@@ -13,20 +13,6 @@ from robomimic_ddp import files
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.source import INFO_FILE
 from robomimic_ddp.distributed.atomic_files import atomic_open
-from robomimic_ddp.errors import DataError
-
-
-def texts_of(folder: Path) -> list[Path]:
-    """Return the text files next to a dataset's records, such as the names of labels. Raises
-    DataError for a link: its target may not be meant for the readers of the set.
-    """
-    texts = [path for path in sorted(folder.iterdir()) if path.suffix in (".txt", ".json")]
-    for path in filter(Path.is_symlink, texts):
-        raise DataError(
-            f"{path} is a link to {path.resolve()}, whose contents prepare-data would copy. "
-            "If it belongs to the dataset, replace the link with the file itself."
-        )
-    return [path for path in texts if path.is_file()]
 
 
 def write(
@@ -39,7 +25,7 @@ def write(
     """Write the metadata of the set in `work`, prepared from the dataset in `folder`.
 
     notes: see `index.prepared`, without `psnr` and `left_out`; done: `RecordFile` -> its note;
-    images: camera -> height and width, None for a dropped one. Raises OSError, DataError.
+    images: camera -> height and width, None for a dropped one. Raises OSError.
     """
     notes = {**notes, "psnr": _merged_psnr(done.values())}
     features = files.read_json(folder / "features.json")
@@ -58,8 +44,9 @@ def write(
     path = folder / prepared.INFO
     metadata = files.read_json(path) if path.is_file() else {}
     metadata[prepared.KEY] = {**notes, "left_out": left_out}
-    for text in texts_of(folder):
-        shutil.copyfile(text, work / text.name)
+    for text in folder.iterdir():  # next to the records, such as the names of labels
+        if text.suffix in (".txt", ".json") and text.is_file():
+            shutil.copyfile(text, work / text.name)
     # INFO_FILE last: tensorflow-datasets reads a folder that has it.
     contents = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
     for name, value in contents.items():

@@ -13,10 +13,10 @@ from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
-from robomimic_ddp.terminal import Parser, print_clean, say, whole_number
+from robomimic_ddp.terminal import print_clean, say, whole_number
 
 
-class _Intermixed(Parser):
+class _Intermixed(argparse.ArgumentParser):
     """Accepts values after flags as well: `new DIR --config cfg.json train.seed=1,2`."""
 
     _is_nested = False

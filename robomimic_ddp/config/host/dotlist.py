@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,13 +25,29 @@ _READS_WORDS = re.compile(
 """Source text of a script that may read words besides flags."""
 
 
+def _meant(argument: str, arguments: Sequence[str]) -> str:
+    """Return what to write for a flag that other entries have, or for a config alone; else ""."""
+    flag, _, value = argument.partition("=")
+    if flag == "--config":
+        after = [*arguments[arguments.index(argument) + 1 :], "CONFIG.json"]
+        meant = f"{FILE}{value or after[0]}"
+    elif argument in ("--resume", "--debug"):
+        meant = f"{argument[2:]}=true"
+    elif argument.endswith(".json") and not argument.startswith("-"):
+        meant = f"{FILE}{argument}"
+    else:
+        return ""
+    return f" Write {meant}."
+
+
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML; but `load_from` names a file,
     whatever characters its path has. Raises ConfigError on anything else; `usage` ends its message.
     """
     for argument in arguments:
         if "=" not in argument.lstrip("-") or argument.startswith("-"):
-            raise ConfigError(f"argument {argument!r} is not key=value.\n{usage}".rstrip())
+            text = f"argument {argument!r} is not key=value.{_meant(argument, arguments)}\n{usage}"
+            raise ConfigError(text.rstrip())
     paths = [word for word in arguments if word.startswith(FILE)]
     settings = [word for word in arguments if not word.startswith(FILE)]
     try:
@@ -84,20 +99,6 @@ def require_accepted(words: Sequence[str], source: str) -> None:
 def overrides(words: Sequence[str]) -> list[str]:
     """Return a host's list of overrides without our options, which Hydra would reject."""
     return [word for word in words if not _is_option(word)]
-
-
-@contextmanager
-def hydra_is_required() -> Iterator[None]:
-    """Raises ConfigError if the block imports Hydra, to compose a config, and it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "hydra":
-            raise
-        raise ConfigError(
-            f"this host composes its config with Hydra, which is not installed ({error}). "
-            "Install it: pip install hydra-core."
-        ).on_all_ranks() from error
 
 
 def options() -> dict[str, Any]:

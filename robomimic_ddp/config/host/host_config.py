@@ -104,7 +104,8 @@ def build_config(arguments: Sequence[str]) -> Any:
             "found no algo_name; expected one from load_from=CONFIG.json or "
             f"algo_name=NAME.\n{USAGE}"
         )
-    config = _host_config(config_factory, algo_name)
+    json_config.require_registered(algo_name, config_factory)
+    config = config_factory(algo_name)
     prepare_config(config, settings)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
     with config.values_unlocked():
@@ -153,16 +154,6 @@ def _merged(settings: Mapping, overrides: Mapping) -> dict:
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
             f"(in {', '.join(keys[:3]) or 'a value'}) is a reference to another key; write \\${{ "
             "for the characters themselves."
-        ) from error
-
-
-def _host_config(config_factory: Any, algo_name: Any) -> Any:
-    json_config.require_registered(algo_name, config_factory)
-    try:
-        return config_factory(algo_name)
-    except Exception as error:
-        raise ConfigError(
-            f"algo_name={algo_name!r} is none of this host's algorithms ({error})."
         ) from error
 
 

@@ -120,18 +120,6 @@ def _is_run_name(value: Any) -> bool:
 
 _FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "experiment.name": (_is_run_name, "the name of a folder below train.output_dir"),
-    "experiment.save.every_n_seconds": (
-        lambda value: value is None or is_number(value),
-        "a number of seconds, or null for no save by the clock",
-    ),
-    "experiment.save.epochs": (
-        lambda value: is_list(value) and all(map(is_number, value)),
-        "a list of numbers, or [] for none",
-    ),
-    "train.hdf5_cache_mode": (
-        lambda value: value in ("all", "low_dim", None),
-        '"all" (everything in memory), "low_dim" (all but images), or null',
-    ),
     "train.output_dir": (lambda value: bool(str(value or "").strip()), "a folder for the runs"),
 }
 """Dotted key -> which values a host can train with, and what to say about others."""
@@ -205,8 +193,6 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
                 f"most {most}{null}."
             )
     for dotted, (fits, expected) in _FITTING.items():
-        if dotted.startswith("experiment.save.") and values.get("experiment.save.enabled") is False:
-            continue
         if dotted in values and not fits(values[dotted]):
             raise ConfigError(f"{dotted}={values[dotted]!r}: expected {expected}.")
     for dotted, value in values.items():

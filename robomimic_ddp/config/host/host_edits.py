@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from robomimic_ddp.files import read_json
 RECORD = ".robomimic_ddp.json"
 """The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
-_OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
 
 def package_folder(package: str | None) -> Path | None:
@@ -146,23 +144,6 @@ def _unpatched(caller: str, function: FunctionType) -> UnpatchedScript:
         "script with `robomimic-ddp run`, which edits both in memory.",
         quiet=launch_env.read_launch_env().rank > 0,
     )
-
-
-def own_batch_mean(module: str) -> str | None:
-    """Local: return the division by a mean over the rank's batch in the loaded source of `module`,
-    which `apply` puts into `over_ranks` (TD3-BC's weight of its Q-values), or None.
-    """
-    file = getattr(sys.modules.get(module), "__file__", None)
-    texts = dict(_loaded_texts({Path(file).resolve()})) if file else {}
-    match = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
-    return match[0] if match else None
-
-
-def _without_comments(text: str) -> str:
-    try:
-        return ast.unparse(ast.parse(text))
-    except (SyntaxError, ValueError):  # written for another Python
-        return text
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:

@@ -91,7 +91,7 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
         (["status", "/no/such/folder"], "no such file or folder"),
         (["status", __file__], "is a file"),
         (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
-        (["apply", "{host}", "--only", "scale_rl"], "Did you mean scale_lr"),
+        (["apply", "{host}", "--with", "scale_rl"], "Did you mean scale_lr"),
         (["apply", "{host}", "--with", "no_such"], "off by default: unet_config."),
     ],
 )

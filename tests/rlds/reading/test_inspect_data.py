@@ -228,18 +228,18 @@ def test_the_hdf5_files_of_a_job(low_dim_dataset, capsys, tmp_path):
 
 def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkeypatch):
     """They are computed ahead, and what training then finds."""
-    config, path, cache = make_config(data_cache_dir=None), tmp_path / "cfg.json", tmp_path / "new"
+    path, cache = tmp_path / "cfg.json", tmp_path / "new"
+    config = make_config(data_cache_dir=str(cache))
     path.write_text(json.dumps(config))
-    assert main(["inspect-data", "--config", str(path), "--cache", str(cache)]) == 0
+    assert main(["inspect-data", "--config", str(path)]) == 0
     shown = capsys.readouterr().out
     used = len(LENGTHS) - len(WORDLESS | FAILED)
     assert f"{len(LENGTHS)} episodes, {used} of them used" in shown and "99 %" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("abs_pos[1]")]
     numbers = [float(number) for number in line.split()[1:]]
     monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
-    (report,) = inspected(capsys, "--config", path, "--cache", cache)
+    (report,) = inspected(capsys, "--config", path)
     assert [*report["actions"]["abs_pos[1]"].values()] == pytest.approx(numbers, abs=1e-4)
-    config = make_config(data_cache_dir=str(cache))
     train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     stats = train.get_action_stats()["action/abs_pos"]
     assert [numbers[0], numbers[5]] == pytest.approx(
@@ -258,7 +258,6 @@ def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkey
         (["{cut}"], 1, "made_up-train.tfrecord-00000"),
         (["{hdf5}", "-o", "{tmp}/out"], 2, "drafts for RLDS datasets only"),
         ([], 2, "name a dataset"),
-        (["{hdf5}", "--cache", "{tmp}"], 2, "--cache needs --config"),
         (["{hdf5}", "--config", "{tmp}/a.json"], 2, "leave out PATH and -o"),
         (["--config", "{tmp}/none.json"], 1, "no such file"),
         (["--config", "{tmp}/a.json"], 1, "train.data=None: expected at least one dataset"),

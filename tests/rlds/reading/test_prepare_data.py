@@ -348,35 +348,6 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-def flip_last_bit(work: Path) -> None:
-    file = files_of(work)[2]
-    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
-
-
-def promise_more_episodes(work: Path) -> None:
-    note = sorted((work / "done").glob("*.json"))[2]
-    note.write_text(json.dumps({**json.loads(note.read_text()), "episodes": 999}))
-
-
-def empty_the_note(work: Path) -> None:
-    sorted((work / "done").glob("*.json"))[2].write_text("[]")
-
-
-@pytest.mark.parametrize("damage", [flip_last_bit, promise_more_episodes, empty_the_note])
-def test_what_changed_after_it_was_finished_is_written_again(
-    stored, made, tmp_path, monkeypatch, capsys, damage
-):
-    with monkeypatch.context() as patched:
-        patched.setattr(job_module.Job, "complete", lambda job: False)
-        assert prepare(stored.folder, tmp_path) == 0
-    damage(tmp_path / "made_up" / "1.0.0.incomplete")
-    capsys.readouterr()
-    assert prepare(stored.folder, tmp_path) == 0
-    assert contents(target(tmp_path)) == contents(target(made))
-    warned = "1 finished file(s), such as made_up-train.tfrecord-00002" in capsys.readouterr().err
-    assert warned == (damage is not empty_the_note)
-
-
 def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(
     stored, made, tmp_path, monkeypatch
 ):
@@ -396,27 +367,6 @@ def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(
     assert prepare(stored.folder, tmp_path / "begun") == 0
     monkeypatch.setattr(job_module, "_has_content", overtaken)
     assert prepare(stored.folder, tmp_path) == 0
-
-
-def test_links_are_neither_copied_nor_written_through(copy, stored, tmp_path, capsys, monkeypatch):
-    secret = tmp_path / "secret"
-    secret.write_text("mine")
-    (copy / "labels.txt").symlink_to(secret)
-    refused(capsys, tmp_path / "out", copy, said=("labels.txt is a link to", str(secret)))
-    (copy / "labels.txt").unlink()
-    with monkeypatch.context() as patched:
-        patched.setattr(job_module.Job, "complete", lambda job: False)
-        assert prepare(copy, tmp_path / "out") == 0
-    work = tmp_path / "out" / "made_up" / "1.0.0.incomplete"
-    for link in (files_of(work)[1], work / "done" / "other.json"):
-        kept = link.read_bytes() if link.exists() else None
-        link.unlink(missing_ok=True)
-        link.symlink_to(secret)
-        refused(capsys, tmp_path / "out", copy, said=(str(link), "become a link"))
-        link.unlink()
-        if kept:
-            link.write_bytes(kept)
-    assert secret.read_text() == "mine" and prepare(copy, tmp_path / "out") == 0
 
 
 @pytest.mark.parametrize(

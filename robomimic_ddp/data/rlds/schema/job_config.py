@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from robomimic_ddp.config import paths
 from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.config.tree import is_list, is_number, is_whole
@@ -52,12 +51,6 @@ def check(config: Any) -> None:
         value = setting(config, dotted)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
-    cache = setting(config, "train.data_cache_dir")
-    reason = None if cache is None else paths.why_no_path(cache)
-    if reason is not None:
-        raise ConfigError(
-            f"train.data_cache_dir={cache!r}: {reason}. Name a folder for the indices, or null."
-        )
     for name in schema_names(config):
         load_schema(name)
     _check_weights(config)
