@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from robomimic_ddp.commands.launch import arguments, devices, quiet_torchrun, torchrun
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
-from tests.hosts import ROOT
+from tests.hosts import ROOT, run
 
 EIGHT = "0,1,2,3,4,5,6,7"
 LINEAR = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
@@ -288,6 +288,25 @@ def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tm
     assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
 
 
+STUCK = """
+import subprocess, sys, time
+from robomimic_ddp.commands.launch import quiet_torchrun
+def torchrun():  # waits for a node that is lost, in torch
+    rank = subprocess.Popen(["true"])  # without a name it is asked how it has ended
+    time.sleep(100)
+quiet_torchrun.torchrun = torchrun
+quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
+sys.argv.append("--rdzv_endpoint=node01:29400")
+sys.exit(quiet_torchrun.main())
+"""
+
+
+def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks():
+    result = run(None, sys.executable, "-c", STUCK, timeout=90)
+    assert result.returncode == 1 and not result.timed_out, result
+    assert "the launcher at node01:29400 does not answer, so this one ends" in result.stderr
+
+
 def not_reached():
     raise RendezvousConnectionError("failed") from RuntimeError("No route to host.\nframe #0")
 
@@ -296,18 +315,46 @@ def unknown_name():
     raise socket.gaierror("No route to host")
 
 
-def lost_store():
+def num_nodes_waiting():
+    not_reached()
+
+
+def next_rendezvous():
+    not_reached()
+
+
+def _assign_worker_ranks():
     raise quiet_torchrun._STORE_ERROR("No route to host\nframe #0")
 
 
-@pytest.mark.parametrize("torchrun", [not_reached, unknown_name, lost_store])
-def test_nodes_that_do_not_meet_get_one_message(torchrun, monkeypatch, capsys):
+def is_failed():
+    return None.is_failed()
+
+
+@pytest.fixture
+def message(torchrun, monkeypatch, capsys):
+    """What the launcher says of the error of a `torchrun` at node01:29400."""
     monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
     monkeypatch.setattr(sys, "argv", ["x", "--rdzv_endpoint=node01:29400"])
     assert quiet_torchrun.main() == 1
-    message = capsys.readouterr().err
-    assert message.startswith("launch: the nodes cannot meet at node01:29400, or the launcher")
-    assert ": No route to host, on " in message
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
+def test_a_node_that_waits_while_the_job_ends(torchrun, message):
+    cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
+    words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
+    assert message.startswith(f"launch: {words} ({cause}), while this node")
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
+def test_nodes_that_do_not_meet_get_one_message(torchrun, message):
+    if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
+        words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
+    else:
+        words = "the nodes cannot meet at node01:29400: No route to host, on "
+    assert message.startswith(f"launch: {words}")
     assert "Traceback" not in message and "frame" not in message
 
 

@@ -60,6 +60,22 @@ def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
     assert all(answer.startswith(found) for answer in answers), answers
 
 
+def left_notes(folder):
+    """Whether the launcher reads that the ranks have left: inside a process group, after it."""
+    place = {"init_method": f"file://{folder}/meeting", "rank": 0, "world_size": 1}
+    note = Path(folder, env.LEFT_NOTE)
+    with mock.patch.dict(os.environ, {env.RESUME_NOTE: f"{folder}/resume"}):
+        env.keep_left_note(True)  # by an earlier training, or before torchrun's restart
+        with group.process_group("gloo", 20.0, **place):
+            inside = note.exists()
+        return inside, note.exists()
+
+
+def test_the_launcher_knows_whether_ranks_need_each_other(ranks, tmp_path):
+    given = {"world_size": 1, "process_group": False}
+    assert ranks.run(left_notes, str(tmp_path), **given) == [(False, True)]
+
+
 def join_a_deaf_port():
     try:
         with group.process_group("gloo", 1.0):
@@ -83,7 +99,6 @@ def test_a_port_that_never_answers_is_given_up(ranks):
 FORKED = """
 import gc, os, signal, sys, tempfile
 import torch, torch.distributed as dist
-from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 
 gc.disable()

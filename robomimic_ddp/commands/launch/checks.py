@@ -2,10 +2,52 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
+import socket
+
 from robomimic_ddp import files
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.config.host import host_edits
-from robomimic_ddp.errors import PatchError
+from robomimic_ddp.errors import PatchError, UsageError
+
+
+def require_rendezvous(rdzv: str, nodes: int) -> None:
+    """Raise UsageError if this machine has the address where nodes are to meet, and another program
+    its port, or if it is the only node and does not have it. Passes for loopback, where each node
+    is a launcher of this machine.
+    """
+    host, _, port = rdzv.rpartition(":")
+    try:
+        addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return  # torchrun says that the name does not resolve
+    faults = [_fault(family, kind, place) for family, kind, _, _, place in addresses]
+    if errno.EADDRINUSE in faults:
+        raise UsageError(
+            f"--rdzv {rdzv}: the port is in use on this node, perhaps by another job, and the "
+            "nodes of the two would mix. Choose another port, the same on every node, or end the "
+            "other job."
+        )
+    if nodes == 1 and all(fault == errno.EADDRNOTAVAIL for fault in faults):
+        raise UsageError(
+            f"--nodes 1 --rdzv {rdzv}: this machine does not have that address, so it would train "
+            "alone, without the nodes that meet there. Give the number of all nodes, the same on "
+            "each; for one node, leave out both flags."
+        )
+
+
+def _fault(family: int, kind: int, place: tuple) -> int | None:
+    """Return the number of the error if this process cannot listen at an address."""
+    if ipaddress.ip_address(place[0].partition("%")[0]).is_loopback:
+        return None
+    with socket.socket(family, kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(place)
+        except OSError as error:
+            return error.errno
+    return None
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> None:

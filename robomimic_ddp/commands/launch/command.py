@@ -35,6 +35,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 
     problem = None
     try:
+        if settings.rdzv:
+            checks.require_rendezvous(settings.rdzv, settings.nodes)
         checks.require_patched(settings.module)
     except RobomimicDDPError as error:
         if not settings.dry_run:
@@ -69,7 +71,6 @@ def _ranks_line(settings: arguments.Settings, ranks: int, variables: Mapping[str
         devices_text = f"on the CPU, since no GPU is visible{cause}{hint}"
     if settings.nodes > 1:
         total = f" on each of {settings.nodes} nodes, {ranks * settings.nodes} in all"
-        devices_text += f"; they start once all nodes have joined at {settings.rdzv}"
     return f"ranks: {ranks}{total}, {devices_text}"
 
 

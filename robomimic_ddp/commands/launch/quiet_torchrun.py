@@ -4,24 +4,37 @@ last thing printed is the command that resumes, if the ranks have printed one.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+import threading
+import time
+import traceback
 from contextlib import suppress
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+)
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
+_LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
+"""torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
 _STORE_ERROR = getattr(dist, "DistError", RuntimeError)
 """Where the first node is lost after all have met; torch 2.0 has no type for it."""
+_WAIT_SECONDS = 60.0
+"""After so long a launcher says that it waits for other nodes."""
 
 
 def main() -> int:
@@ -31,10 +44,15 @@ def main() -> int:
     """
     with env.resume_note() as note:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
+        ended = threading.Event()
+        if hasattr(os, "waitid"):
+            threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
+        waiting = (threading.get_ident(), ended)
+        threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            torchrun()
+            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
+                torchrun()
             is_complete = True
-            return EXIT_DONE
         except SignalException as interrupt:
             outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
             code = 128 + interrupt.sigval
@@ -47,7 +65,14 @@ def main() -> int:
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         except (RendezvousError, _STORE_ERROR, socket.gaierror) as error:
             outcome, code = _not_met(error), EXIT_REFUSED
+        except AttributeError as error:
+            if "is_failed" not in str(error):  # torchrun has no result for a node too many
+                raise
+            outcome, code = _not_needed("it had all its nodes"), EXIT_REFUSED
+        else:
+            return EXIT_DONE
         finally:
+            ended.set()
             evaluation.end(is_complete)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
         with suppress(OSError):  # a closed terminal: scripts read the code
@@ -56,17 +81,79 @@ def main() -> int:
 
 
 def _not_met(error: Exception) -> str:
-    flag = "--rdzv_endpoint="
-    places = (word.removeprefix(flag) for word in sys.argv if word.startswith(flag))
     cause = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+    what, here = cause[0].rstrip("."), env.host_name()
+    frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if "num_nodes_waiting" in frames:  # asked while ranks run
+        if isinstance(error, RendezvousClosedError):
+            return (
+                "the launcher of another node has ended, see its error there; a rank of this node "
+                f"({here}) hung, and was ended later"
+            )
+        return (
+            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
+            f"of this node ({here}) have ended too"
+        )
+    is_lost = isinstance(error, RendezvousConnectionError | RendezvousClosedError)
+    if "_assign_worker_ranks" in frames or ("next_rendezvous" in frames and is_lost):
+        return _not_needed(what)
     return (
-        f"the nodes cannot meet at {next(places, 'this machine')}, or the launcher there has "
-        f"ended: {cause[0].rstrip('.')}, on {env.host_name()}. See the errors of the other nodes. "
+        f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
         "Expected the same command on as many nodes as --nodes says, within 10 minutes; node "
         "names (`hostname`) that resolve on all of them; clocks that differ by less than 15 "
         "seconds; and in --rdzv one of these nodes, with a port that is free and that no firewall "
         "blocks"
     )
+
+
+def _not_needed(cause: str) -> str:
+    return (
+        f"the job at {_endpoint()} has ended, or its first node or the network to it is lost "
+        f"({cause}), while this node ({env.host_name()}) waited for a place in it"
+    )
+
+
+def _endpoint() -> str:
+    flag = "--rdzv_endpoint="
+    return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
+
+
+def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) -> None:
+    """Say once that torchrun has waited for other nodes for a minute."""
+    since = time.monotonic()
+    while not ended.wait(_LOOK_SECONDS):
+        frames = traceback.walk_stack(sys._current_frames().get(torchrun_thread))
+        if not any(frame.f_code.co_name == "next_rendezvous" for frame, _ in frames):
+            since = time.monotonic()
+        elif time.monotonic() - since > _WAIT_SECONDS:
+            return print_clean(
+                f"launch: this node ({env.host_name()}) has been waiting at {_endpoint()} for "
+                f"{_WAIT_SECONDS:.0f} s: the job starts there once --nodes nodes have joined, each "
+                "with a different name (`hostname`); a node too many never starts",
+                file=sys.stderr,
+            )
+
+
+def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
+    """End this process when a rank has ended and torchrun does not ask how: it waits for a node
+    that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has `ended`.
+    """
+    rank, since = None, time.monotonic()
+    while not ended.wait(_LOOK_SECONDS):
+        before, rank = rank, None
+        with suppress(ChildProcessError):
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            rank = child and child.si_pid
+        if rank is None or rank != before:
+            since = time.monotonic()
+        elif time.monotonic() - since > _STUCK_SECONDS:
+            evaluation.end(False)
+            print_clean(
+                f"launch: a rank of this node ({env.host_name()}) has ended, see its error above; "
+                f"the launcher at {_endpoint()} does not answer, so this one ends alone",
+                file=sys.stderr,
+            )
+            os._exit(EXIT_REFUSED)
 
 
 if __name__ == "__main__":
