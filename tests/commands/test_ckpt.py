@@ -249,6 +249,41 @@ def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algo_name": "bc"}, 'algo_name is "bc" and "diffusion_policy"'),
+        ({"config": {"algo": {"horizon": {"action": 8}}}}, "algo.horizon.action is 8 and nothing"),
+        ({"config": {"train": {"seed": 2}}}, "train.seed is 2 and nothing"),
+        ({"config": {"train": {"num_epochs": 2}, "experiment": {"name": "resumed"}}}, None),
+        ({"config": "{"}, None),
+    ],
+)
+def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, changes, message):
+    if isinstance(changes.get("config"), dict):
+        changes = {**changes, "config": json.dumps(changes["config"])}
+    out = tmp_path / "mean.pth"
+    words = ("average", write(), write("b.pth", **changes), "-o", out)
+    assert command(*words) == (message is not None)
+    assert out.exists() != (message is not None)
+    assert (message or "") in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_states_of_unlike_runs_have_no_mean(tmp_path, capsys):
+    paths = []
+    for seed in ("1", "2"):
+        state = dict.fromkeys(state_file.PARTS)
+        state["model"] = {"": {"nets": nets(int(seed), False)}}
+        state["defines"] = {"config": {"train.seed": seed, "train.num_epochs": seed}}
+        paths.append(tmp_path / f"{seed}.pth")
+        torch.save({"state": state}, paths[-1])
+    assert command("average", *paths, "-o", tmp_path / "mean.pth") == 1
+    assert "different trainings: train.seed is 2 and 1" in capsys.readouterr().err
+    assert command("average", paths[0], paths[0], "-o", tmp_path / "mean.pth") == 0
+
+
+@pytest.mark.bad_input
 def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     """`--ema` would lose its nets."""
     path = Path(write())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
@@ -26,6 +27,11 @@ MEAN_OF = "mean_of_epochs"
 """Key of a checkpoint that is the mean of several."""
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
+_DEFINING = re.compile(
+    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
+    r"num_data_workers|cuda)$)"
+)
+"""Settings that all checkpoints of a run have in common, even after it was resumed."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -117,6 +123,8 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
     """
     if len(contents) == 1:
         return contents[0]
+    for name, content in zip(names[1:], contents[1:]):
+        _require_one_run(contents[0], content, f"{name} and {names[0]}")
     all_sections = [_tensors(content["model"]) for content in contents]
     mean: dict[str, Any] = {}
     for section, first in all_sections[0].items():
@@ -161,6 +169,31 @@ def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
             f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}, "
             "and so would the mean. Leave this checkpoint out."
         )
+
+
+def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError, with the first difference, for checkpoints of different trainings."""
+    settings, others = _settings(first), _settings(other)
+    for key in sorted({*settings, *others}) if settings and others else ():
+        values = [values.get(key, "nothing") for values in (others, settings)]
+        if values[0] != values[1]:
+            raise CheckpointError(
+                f"{where} are of different trainings: {key} is {values[0][:80]} and "
+                f"{values[1][:80]}. Average checkpoints of one run."
+            )
+
+
+def _settings(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that determine the weights, as JSON; {} if there is no config."""
+    if "ddp_state" in content:
+        saved = tree.at(content, "ddp_state.defines.config")
+        settings = dict(saved) if isinstance(saved, dict) else {}
+    elif "config" in content:
+        named = tree.named({**config(content), "algo_name": content.get("algo_name")})
+        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
+    else:
+        settings = {}
+    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
