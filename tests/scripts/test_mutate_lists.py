@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.hosts import ROOT
 
-SOURCE = (ROOT / "scripts" / "mutate" / "__main__.py").read_text(encoding="utf-8")
+SOURCE = (ROOT / "scripts" / "mutate" / "groups.py").read_text(encoding="utf-8")
 
 
 def constant(name: str) -> Any:

@@ -69,7 +69,8 @@ def valid_loader(
         _require_one_batch(kwargs, "validation")
         return make_loader(**kwargs)
     order, size = _order_and_size(kwargs, seed)
-    order = lru_cache(maxsize=1)(order)  # pass 0 at every epoch: losses are comparable
+    # Pass 0 at every epoch: losses are comparable.
+    order = lru_cache(maxsize=1)(order)
 
     def of_first(total: int) -> ShardedLoader:
         places = {"rank": rank, "world_size": world_size}

@@ -75,12 +75,8 @@ def split_validation(
             f"{where} has {len(rows)} episode left after the filters: training and validation need "
             "one each. Set experiment.validate=false or add episodes."
         )
-    everything = np.sort(
-        np.array(
-            [episode_hash(file, n) for file, count in enumerate(per_file) for n in range(count)],
-            np.uint64,
-        )
-    )
+    every = [episode_hash(file, n) for file, count in enumerate(per_file) for n in range(count)]
+    everything = np.sort(np.array(every, np.uint64))
     count = min(max(1, round(fraction * len(everything))), len(everything) - 1)
     places = zip(index.file[rows].tolist(), numbers[rows].tolist())
     hashes = np.array([episode_hash(file, number) for file, number in places], np.uint64)
