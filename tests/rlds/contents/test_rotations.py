@@ -63,8 +63,14 @@ def test_no_turn_and_half_a_turn(angle):
 
 
 def test_quaternions_come_with_a_real_part_that_is_not_negative():
-    turned = convert(np.array([[0.0, 0.0, -0.6, -0.8]]), "quat_xyzw", "quat_wxyz")
-    assert np.allclose(turned, [[0.8, 0, 0, 0.6]])
+    given = [
+        [0.0, 0.0, -0.6, -0.8],
+        [0.8, 0.0, 0.0, -0.6],
+        [0.0, 0.8, 0.0, -0.6],
+        [0, 0, 0.8, -0.6],
+    ]
+    turned = convert(np.array(given), "quat_xyzw", "quat_wxyz")
+    assert np.allclose(turned, -np.roll(given, 1, axis=-1))
     plain = np.array([[0.0, 0.0, -0.6, -0.8]])
     assert convert(plain, "quat_xyzw", "quat_xyzw") is plain
 
