@@ -6,7 +6,9 @@ Functions that all ranks must call together say "Collective" first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 from robomimic_ddp.config.host import early_checks
 
@@ -14,7 +16,7 @@ early_checks.check_script()  # before torch is imported, which takes seconds
 # isort: split
 from robomimic_ddp import API_VERSION
 from robomimic_ddp.config import launch_env
-from robomimic_ddp.config.host import dotlist, host_config, host_edits
+from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import open_on_main
@@ -110,7 +112,12 @@ def entry_point(api_version: int) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
 
-        return entry.entry_point(main)
+        @functools.wraps(main)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            json_config.require_config(args[0] if args else None, main)
+            return main(*args, **kwargs)
+
+        return entry.entry_point(checked)
 
     return decorate
 

@@ -99,7 +99,6 @@ VALUES = tuple(
         ("train.sample_weights=[-1]", ("train.sample_weights=[-1]", "at least 0")),
         ("train.sample_weights=[0]", ("train.sample_weights=[0]", "not all 0")),
         ("train.sample_weights=[.nan]", ("train.sample_weights=[nan]",)),
-        ("train.data_cache_dir=~nobody-here/x",),
         ("train.sample_weights=[much]", ("train.sample_weights=['much']",)),
         ("train.validation_fraction=0", ("train.validation_fraction=0", "between 0 and 1")),
         ("train.validation_fraction=1.5", ("train.validation_fraction=1.5", "between 0 and 1")),

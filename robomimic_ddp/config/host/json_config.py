@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from robomimic_ddp import files
@@ -76,6 +76,20 @@ def require_algorithm(path: Any) -> dict:
             'algorithms, such as "algo_name": "diffusion_policy".'
         )
     return settings
+
+
+def require_config(arguments: Any, main: Callable) -> None:
+    """Check the `config`, or `algo`, of the parsed arguments of a host's `main`. Raises
+    ConfigError.
+    """
+    path, factory = (
+        getattr(arguments, "config", None),
+        getattr(main, "__globals__", {}).get("config_factory"),
+    )
+    if isinstance(path, str):
+        require_registered(require_algorithm(path)["algo_name"], factory, f"--config {path}: ")
+    elif isinstance(getattr(arguments, "algo", None), str):
+        require_registered(arguments.algo, factory, "--algo: ")
 
 
 def require_registered(name: Any, config_factory: Any, spelled: str = "") -> None:
