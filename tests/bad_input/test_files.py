@@ -18,7 +18,7 @@ from robomimic_ddp.checkpoint import lock, run_record, state_file
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import option_values
-from robomimic_ddp.config.host import early_checks, host_config_check, json_config
+from robomimic_ddp.config.host import host_config_check, json_config
 from robomimic_ddp.data.rlds.index import prepared, source
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import (
@@ -278,11 +278,6 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
     pipe(tmp_path / "pipe")
     with pytest.raises(OSError, match="is a pipe"):
         files.read_end(tmp_path / "pipe")
-
-
-def test_a_training_module_of_gigabytes_is_no_source(tmp_path: Path) -> None:
-    large(tmp_path / "train.py")
-    assert early_checks.text_of(tmp_path / "train.py") == ""
 
 
 @pytest.mark.parametrize(
