@@ -29,10 +29,13 @@ def pyplot() -> Any:
 def save(figure: Any, output: str) -> None:
     """Write the picture, whose ending chooses the format, and close it. Raises DataError."""
     from matplotlib import pyplot
+    from matplotlib.text import Text
 
     file = paths.expanded(output)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        for text in figure.findobj(Text):  # names and instructions are no formulas
+            text.set_text(text.get_text().replace("$", r"\$"))
         picture = io.BytesIO()
         figure.savefig(picture, dpi=130, format=file.suffix[1:])
         files.require_no_link(file)

@@ -17,18 +17,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WORDS = ["--steps", "2", "--warmup", "1", "--rounds", "1"]
 
 
-def bench(host, tmp_path, config, ranks, *words):
+def bench(host, tmp_path, config, ranks):
     (tmp_path / "tmp").mkdir()
     added = {"TMPDIR": str(tmp_path / "tmp")}
-    words = ["bench", "--config", config, "--ranks", ranks, *WORDS, *words]
+    words = ["bench", "--config", config, "--ranks", ranks, *WORDS]
     return python(host, "robomimic_ddp", *words, added=added, cold=True, timeout=300)
 
 
 @pytest.mark.parametrize("ranks", ["2", pytest.param("1,2", marks=pytest.mark.slow)])
 def test_a_job_on_one_and_two_ranks(ranks, host_copy, config_file, tmp_path):
     """Speed-up and efficiency of several numbers of ranks: tests/commands/test_bench.py."""
-    config, picture = config_file("diffusion_policy"), tmp_path / "b.png"
-    result = bench(host_copy, tmp_path, config, ranks, "-o", picture)
+    result = bench(host_copy, tmp_path, config_file("diffusion_policy"), ranks)
     require_clean(result)
     rows = result.stdout.partition("for gradients\n")[2].splitlines()
     for number, row in zip(ranks.split(","), rows):
@@ -38,7 +37,6 @@ def test_a_job_on_one_and_two_ranks(ranks, host_copy, config_file, tmp_path):
         assert samples == pytest.approx(4 * int(number), rel=0.5), "medians of several epochs"
         assert 0 <= int(data_wait.rstrip("%")) <= 100
     assert "round 1 of 1, 2 ranks: " in result.stdout and "efficiency" in result.stdout
-    assert picture.read_bytes().startswith(b"\x89PNG")
     assert not [*(tmp_path / "tmp").iterdir()] and not (tmp_path / "runs").exists()
 
 
