@@ -127,12 +127,14 @@ def uncovered(algo: Any) -> list[str]:
         covered.update(map(id, host_algo.held_by(optimizer)))
     if covered and not parallel_nets(algo):
         return []
-    loose = [
-        name
-        for prefix, nets in host_algo.named_nets(algo)  # elsewhere may be a frozen helper
-        for name, parameter in nets.named_parameters(prefix)
-        if parameter.requires_grad and id(parameter) not in covered | _targets(nets, covered)
-    ]
+    loose = []
+    for prefix, nets in host_algo.named_nets(algo):  # elsewhere may be a frozen helper
+        known = covered | _targets(nets, covered)
+        loose += [
+            name
+            for name, parameter in nets.named_parameters(prefix)
+            if parameter.requires_grad and id(parameter) not in known
+        ]
     if not loose:
         return []
     return [

@@ -200,7 +200,9 @@ def prepare() -> None:
 
     from robomimic_ddp.data.rlds.loaders import remote
 
-    remote.subprocess = SimpleNamespace(Popen=ForkedReader, DEVNULL=None, TimeoutExpired=OSError)
+    remote.subprocess = SimpleNamespace(
+        Popen=ForkedReader, DEVNULL=None, TimeoutExpired=TimeoutError
+    )
     torch.set_num_threads(1)  # threads do not survive a fork
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context(

@@ -201,9 +201,10 @@ def test_a_sampler_with_its_own_stream_resumes_in_its_second_pass(make, begun_be
     assert position["iterations"] == [-1]
     expected = indices(iterator)
     resumed = loader()
+    again = None
     if begun_before:
         list(resumed)
-    again = iter(resumed) if begun_before else None
+        again = iter(resumed)
     resumed.seek(position, 1, 0)
     assert indices(again or iter(resumed)) == expected
 

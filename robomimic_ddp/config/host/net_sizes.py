@@ -24,14 +24,12 @@ def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None
     levels = {int(match[1]): int(shape[0]) for match, shape in matches if match and shape}
     sizes = [levels[number] for number in sorted(levels)]
     named = tree.at(config, "algo.unet.down_dims")
-    if (
-        not sizes
-        or not tree.is_list(named)
-        or not named
-        or (sizes == _OWN) == (list(named) == sizes)
-    ):
+    if not sizes or not tree.is_list(named) or not named:
         return None
-    if sizes == _OWN:
+    is_own, is_named = sizes == _OWN, sizes == list(named)
+    if is_own == is_named:
+        return None
+    if is_own:
         return (
             f"net: the host's own sizes (down_dims {_OWN}); this host does not read algo.unet of "
             f"the config (down_dims {str(list(named))[:_MOST_SHOWN]}). With `--with unet_config`, "

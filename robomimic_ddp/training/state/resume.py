@@ -191,7 +191,7 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         def read() -> None:
             box["state"], notes = checkpoint.read(resumed.source.directory)
             for note in notes:
-                warn(f"{note}")
+                warn(note)
 
         main_rank.on_main(read)
         state = box.get("state") or {}

@@ -409,15 +409,17 @@ def test_units_are_modules_that_are_called():
     three = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
     assert fsdp_units.units(three) == [*three[:2]], "the last one has less than a hundredth"
     many = nn.Sequential(*(part for _ in range(150) for part in (nn.Linear(2, 2), nn.Tanh())))
-    assert fsdp_units.units(many) == [*many[::2]], "small ones, where there is no larger one"
+    assert fsdp_units.units(many) == [*many[::2]], "no part has a hundredth"
 
 
 def test_source_that_cannot_be_read_may_call_past_parts():
-    made = {}
-    exec("class Made(nn.Sequential):\n    def forward(self, x): ...", {"nn": nn}, made)
+    namespace = {}
+    exec("class Typed(nn.Sequential):\n    def forward(self, x): ...", {"nn": nn}, namespace)
     parts = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(4)]
     assert fsdp_units.units(nn.Sequential(*parts)) == parts
-    assert fsdp_units.units(made["Made"](*parts)) == [layer for part in parts for layer in part]
+    assert fsdp_units.units(namespace["Typed"](*parts)) == [
+        layer for part in parts for layer in part
+    ]
 
 
 def test_units_of_the_default_net_hold_at_most_a_quarter():

@@ -86,7 +86,7 @@ def load_index(
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
-        warn(f"{lost}")
+        warn(str(lost))
     return index
 
 
