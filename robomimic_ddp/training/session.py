@@ -28,7 +28,15 @@ from robomimic_ddp.config import env, launch_env, machine, options, tree
 from robomimic_ddp.config.host import host_config, host_config_check, host_edits
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.distributed import entry_point, group, host_algo, main_rank, rng, watchdog
+from robomimic_ddp.distributed import (
+    entry_point,
+    group,
+    host_algo,
+    host_objects,
+    main_rank,
+    rng,
+    watchdog,
+)
 from robomimic_ddp.distributed.gradients import (
     comm_hooks,
     fsdp,
@@ -268,13 +276,14 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
                 verifier.epoch_begin(epoch)
             yield epoch  # the host trains, validates, rolls out and saves
             watchdog.reached(f"end of epoch {epoch}")
-            if verifier is not None:
-                verifier.before_buffers_are_made_equal(epoch)
-            if run.plan.several_ranks:
-                host_algo.make_buffers_equal(model)
-            if verifier is not None:
-                verifier.epoch_end(epoch)
-            saver.epoch_end(epoch)
+            with host_objects.unchanged():
+                if verifier is not None:
+                    verifier.before_buffers_are_made_equal(epoch)
+                if run.plan.several_ranks:
+                    host_algo.make_buffers_equal(model)
+                if verifier is not None:
+                    verifier.epoch_end(epoch)
+                saver.epoch_end(epoch)
         saver.finish()
     finally:
         run.output.host_files = None

@@ -81,6 +81,7 @@ class Verifier(step_hooks.StepHook):
         self._streams: list[Streams] = []
         """At the beginning and after the last step of the present epoch."""
 
+    @host_objects.unchanged()
     def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams.
         `sums`: of `state_sums`, if the model is unchanged since.
@@ -117,6 +118,7 @@ class Verifier(step_hooks.StepHook):
             means.stop()
         self._undo.close()
 
+    @host_objects.unchanged()
     def epoch_begin(self, epoch: Any) -> None:
         """Not collective: makes the epoch's first training batch compare what is trained, or its
         first forward where the host shows no batch.
@@ -128,7 +130,6 @@ class Verifier(step_hooks.StepHook):
         for _, net in structure.parallel_nets(self.algo):
             parallel.state_of(net).before_training_forward = partial(self._before_forward, epoch)
 
-    @host_objects.unchanged()
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
 
@@ -142,7 +143,6 @@ class Verifier(step_hooks.StepHook):
             items[f"buffer {name}"] = value if name in shared else change
         Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
 
-    @host_objects.unchanged()
     def epoch_end(self, epoch: Any) -> None:
         """Collective: equal steps, weights, averages, buffers; different streams and shares."""
         self._disarm()
@@ -253,6 +253,7 @@ class Verifier(step_hooks.StepHook):
 
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 
+    @host_objects.unchanged()
     def _first_step(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         """Collective: averaged gradients of equal bits, the mean of the ranks' own; one order of
         the data; random streams, numbers that were drawn and shares of the data that differ.

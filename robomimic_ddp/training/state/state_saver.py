@@ -12,7 +12,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import checkpoint
-from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
+from robomimic_ddp.distributed import group, host_algo, host_objects, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
 from robomimic_ddp.terminal import print_clean, warn
@@ -183,6 +183,7 @@ class StateSaver:
             warn(f"no requeue marker in {run.output.directory}: {error}")
         print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
+    @host_objects.unchanged()
     def _save(self) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
         states = {component.name: component.state_dict() for component in self.components}
