@@ -71,11 +71,6 @@ def test_a_training_job_names_its_runtime() -> None:
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
 
 
-def test_skypilot_reads_its_file() -> None:
-    sky = pytest.importorskip("sky", reason="SkyPilot is not installed")
-    assert sky.Task.from_yaml(str(CLUSTERS / "skypilot.yaml")).num_nodes == NODES
-
-
 def kubernetes_command() -> str:
     """As Kubernetes starts it: it puts in what Trainer sets, and knows no shell."""
     variables = {"PET_NNODES": str(NODES), "PET_MASTER_ADDR": "node-0", "PET_MASTER_PORT": "29400"}
