@@ -47,12 +47,6 @@ OF_OPTIONS = {
 }
 
 
-def offered(options: dict) -> dict:
-    """`options` without those that this torch cannot have."""
-    lacking = {name for name, mark in OF_OPTIONS.items() if mark.args[0]}
-    return {name: value for name, value in options.items() if name not in lacking}
-
-
 def cases(options_of: dict[str, dict]) -> list:
     """The names of a table of options; those that this torch cannot have are skipped."""
     found = []

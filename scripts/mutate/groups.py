@@ -68,7 +68,6 @@ read RLDS data are last: TensorFlow is in the process from there on.
 """
 LEFT_OUT = (
     "-rlds",  # TensorFlow in a rank takes seconds
-    "test_no_diffusers_is_needed",
     "test_a_request_in_a_long_rollout",
     "test_a_thousand_ranks_and_back_are_cheap",
     "test_a_whole_droid_pass_is_planned",

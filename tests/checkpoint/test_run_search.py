@@ -64,9 +64,7 @@ def test_nothing_to_resume_names_the_place(tmp_path):
     assert "at its first epoch's end" in str(caught.value)  # later ones come by ddp.save_seconds
 
 
-@pytest.mark.parametrize(
-    "content", [None, "", "{", "[]", '{"paths": []}', '{"paths": [1]}', '{"paths": "a"}', b"\xff"]
-)
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"paths": [1]}', b"\xff"])
 def test_a_state_is_found_whatever_became_of_ddp_json(content, tmp_path, capsys):
     directory, _ = run(tmp_path, "1", job="mine")
     (directory / "last.pth").write_bytes(b"")

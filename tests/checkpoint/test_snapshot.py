@@ -1,12 +1,10 @@
 """Copies of a moment, and the thread that writes them: what training changes meanwhile, the order,
-the memory, errors, a disk that hangs, a process that is killed.
+the memory, errors, a disk that hangs.
 """
 
 from __future__ import annotations
 
 import io
-import multiprocessing
-import os
 import threading
 from collections import OrderedDict
 from unittest import mock
@@ -16,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import background_writer, state_file
+from robomimic_ddp.checkpoint import background_writer
 from robomimic_ddp.checkpoint.background_writer import Writer
 from robomimic_ddp.checkpoint.snapshot import Buffers, Snapshot
 
@@ -178,36 +176,3 @@ def test_a_disk_that_hangs_keeps_no_process(files, monkeypatch):
     files.writer.close()
     assert files.writer._thread.daemon
     files.gate.set()
-
-
-def killed_while_it_writes(directory, half_written):
-    """Writes state 1, and half of state 2."""
-    writer, real = Writer(), torch.save
-
-    def half(content, path):
-        real(content, path)
-        os.truncate(path, os.path.getsize(path) // 2)
-        half_written.set()
-        threading.Event().wait()
-
-    for epoch, save in ((1, real), (2, half)):
-        with mock.patch.object(torch, "save", save):
-            state = {**dict.fromkeys(state_file.PARTS), "epoch": epoch, "weights": torch.ones(999)}
-            content = writer.copy(state_file.STATE, state)
-            write = lambda content=content: state_file.write(directory, content, False)  # noqa: E731
-            writer.put(state_file.STATE, write, print)
-            writer.flush()
-
-
-def test_a_kill_during_a_write_leaves_the_earlier_state_complete(tmp_path):
-    context = multiprocessing.get_context("fork")
-    half_written = context.Event()
-    child = context.Process(target=killed_while_it_writes, args=(tmp_path, half_written))
-    child.start()
-    assert half_written.wait(60)
-    child.kill()
-    child.join()
-    state, notes = state_file.read(tmp_path)
-    assert state["epoch"] == 1 and notes == []
-    state_file.write(tmp_path, {**state, "epoch": 3}, best=False)
-    assert not list(tmp_path.glob(".*.tmp")), "what the killed process left is removed"

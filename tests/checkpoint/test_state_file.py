@@ -18,7 +18,6 @@ from robomimic_ddp.checkpoint import (
     PREVIOUS,
     STATE,
     read,
-    require_complete,
     state_file,
     write,
 )
@@ -80,14 +79,12 @@ def code_of_torch(path):
     torch.save({"format": 1, "digest": "", "state": Harm()}, path)
 
 
-def another_object(path):
-    torch.save([1, 2], path)
+def absent(path):
+    path.unlink()
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [half, nothing, one_bit, code, code_of_torch, another_object],
-    ids=lambda f: f.__name__,
+    "damage", [half, nothing, one_bit, code, code_of_torch, absent], ids=lambda f: f.__name__
 )
 def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -96,7 +93,8 @@ def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_pa
     damage(tmp_path / STATE)
     found, notes = read(tmp_path)
     assert same(found, state(1))
-    assert f"{tmp_path / STATE} is damaged" in notes[0]
+    why = "does not exist" if damage is absent else "is damaged"
+    assert f"{tmp_path / STATE} {why}" in notes[0]
     assert f"using {tmp_path / PREVIOUS} of epoch 1" in notes[1]
     assert not (tmp_path / "harm").exists()
     write(tmp_path, state(3), best=False)  # the damaged one must not become the previous one
@@ -111,7 +109,7 @@ def test_every_byte_of_the_archive_matters_or_changes_nothing(tmp_path):
     whole = path.read_bytes()
     draw = np.random.default_rng(0)
     refused = 0
-    for position in draw.choice(len(whole), 150, replace=False):
+    for position in draw.choice(len(whole), 60, replace=False):
         data = bytearray(whole)
         data[position] ^= 0xFF
         path.write_bytes(data)
@@ -120,7 +118,7 @@ def test_every_byte_of_the_archive_matters_or_changes_nothing(tmp_path):
         except CheckpointError as error:
             assert str(path) in str(error)
             refused += 1
-    assert refused > 10
+    assert refused > 4
 
 
 def test_nothing_whole_is_one_clear_error(tmp_path):
@@ -143,18 +141,6 @@ def test_another_format_is_refused_and_stays_where_it_is(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS])
 
 
-def test_use_of_the_previous_state_is_always_said(tmp_path):
-    write(tmp_path, state(1), best=False)
-    write(tmp_path, state(2), best=False)
-    (tmp_path / STATE).unlink()
-    found, notes = read(tmp_path)
-    assert same(found, state(1))
-    assert notes == [
-        f"{tmp_path / STATE} does not exist.",
-        f"using {tmp_path / PREVIOUS} of epoch 1",
-    ]
-
-
 @pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
 def test_a_symbolic_link_is_replaced_and_what_it_leads_to_kept(linked, tmp_path, monkeypatch):
     if not linked:
@@ -171,13 +157,3 @@ def test_a_symbolic_link_is_replaced_and_what_it_leads_to_kept(linked, tmp_path,
         assert same(state_file.read_file(directory / name), state(epoch))
         assert not (directory / name).is_symlink()
     assert same(state_file.read_file(elsewhere / STATE), state(9))
-
-
-def test_what_a_state_lacks_is_named():
-    whole = dict.fromkeys(PARTS)
-    require_complete(whole, "file")
-    del whole["best"], whole["ranks"]
-    with pytest.raises(state_file.NotOurState, match="another version .* lacks best, ranks"):
-        require_complete(whole, "file")
-    with pytest.raises(state_file.NotOurState, match="lacks save_id, epoch"):
-        require_complete([], "file")

@@ -21,19 +21,15 @@ from robomimic_ddp.data.rlds.order import pass_schedule
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of
-from robomimic_ddp.distributed import group, rng, signals
 from robomimic_ddp.distributed.watchdog_thread import Watchdog
 from robomimic_ddp.errors import VerifyError
-from robomimic_ddp.monitoring import metrics
-from robomimic_ddp.monitoring.step_logs import BatchLogs
 from robomimic_ddp.training import rollouts
-from robomimic_ddp.verify import comparison
 from robomimic_ddp.verify.comparison import Different, Evidence
 from tests.faults import toy_run
 
 MANY = 1024
-NODES = (2, 64, 256)
-"""Ranks of a small job, and of jobs on several nodes."""
+NODES = (2, 256)
+"""Ranks of a small job, and of one on several nodes."""
 FAKE = "torch.testing._internal.distributed.fake_pg"
 """Importing it registers the backend "fake"."""
 
@@ -69,27 +65,22 @@ def messages(monkeypatch):
     return counted
 
 
-def test_a_sampler_draws_once_a_pass_and_shares_exactly():
+def test_a_sampler_draws_once_a_pass():
     size, draws = 20_011, Counter()
     order = order_of(range(size), None, True, seed=3)
-    drawn = {number: order(number) for number in range(2)}
 
     def counted(number):
         draws[number] += 1
-        return drawn[number]
+        return order(number)
 
-    shares, digests = [], set()
-    for rank in range(MANY):
+    shares = []
+    for rank in (0, 1, MANY - 1):
         sampler = ShardedSampler(counted, size, rank=rank, world_size=MANY, drop_last=True)
         list(sampler)
         shares.append(list(sampler))  # the second pass
-        digests.add(sampler.order_digest())
-    assert draws == {0: MANY, 1: MANY} and len(digests) == 1
-    assert {len(share) for share in shares} == {size // MANY}
-    taken = np.concatenate(shares)
-    assert len(set(taken.tolist())) == len(taken) == size // MANY * MANY
-    batch = np.stack([share[:4] for share in shares], 1).reshape(-1)
-    assert batch.tolist() == drawn[1][: 4 * MANY].tolist(), "a global batch is a piece of the order"
+    assert draws == {0: 3, 1: 3}
+    whole = order(1)[: size // MANY * MANY].reshape(-1, MANY)
+    assert shares == whole[:, [0, 1, MANY - 1]].T.tolist()
 
 
 WINDOWS = 40
@@ -128,107 +119,12 @@ def evidence_of(items, digest="a"):
     return Evidence("here", equal={f"parameter {i}": (i, digest) for i in range(items)})
 
 
-@pytest.mark.parametrize("world", [2, 64, MANY])
-def test_a_comparison_is_one_message_of_1_kb_whatever_the_ranks_and_items(world, messages):
-    with fake_group(world, rank=world - 1):
+def test_a_comparison_is_one_message_of_1_kb_whatever_the_ranks_and_items(messages):
+    with fake_group(MANY, rank=MANY - 1):
         evidence_of(500).require()
         assert messages == {("all_gather", 1024): 1}
         with pytest.raises(VerifyError, match="have the same; expected a different one"):
             Evidence("here", different=[Different("noise", "x", "")]).require()
-
-
-class Watched:
-    """A value that counts how often it is looked at."""
-
-    looks = 0
-
-    def __init__(self, value):
-        self.value = value
-
-    def __hash__(self):
-        Watched.looks += 1
-        return hash(self.value)
-
-    def __eq__(self, other):
-        Watched.looks += 1
-        return isinstance(other, Watched) and self.value == other.value
-
-
-def test_the_search_for_odd_ranks_looks_at_each_a_few_times():
-    for world in (128, MANY):
-        Watched.looks = 0
-        values = [Watched(rank % 64) for rank in range(world)]
-        assert len(comparison.odd_ranks(values)) == world - world // 64
-        assert world <= Watched.looks <= 6 * world
-
-
-def test_a_steps_messages_do_not_depend_on_the_ranks(messages):
-    """DDP's buckets and the question whether to stop: as many messages, of as many bytes."""
-    counted = {}
-    for world in (2, MANY):
-        messages.clear()
-        torch.manual_seed(0)
-        with fake_group(world):
-            net = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Linear(512, 64))
-            parallel = DistributedDataParallel(net, bucket_cap_mb=0.1)
-            sent = []
-
-            def hook(state, bucket, sent=sent):
-                sent.append(bucket.buffer().numel())
-                future = torch.futures.Future()
-                future.set_result(bucket.buffer())
-                return future
-
-            parallel.register_comm_hook(None, hook)
-            stopper = signals.Stopper()
-            for _ in range(3):
-                parallel(torch.ones(2, 64)).sum().backward()
-                assert not stopper.agreed()
-        counted[world] = (len(sent), sum(sent), dict(messages))
-    numbers = sum(one.numel() for one in net.parameters())
-    assert counted[2] == counted[MANY] and counted[2][1] == 3 * numbers
-    assert counted[2][2] == {("all_reduce", 16): 3}, "one message a step beside the gradients"
-
-
-def test_the_log_of_an_epoch_is_one_message(messages):
-    with fake_group(MANY):
-        logs = BatchLogs()
-        logs.see({"Loss": 0.5}, {"actions": np.zeros((4, 1))})
-        assert metrics.mean_over_ranks({"Loss": 0.5}, logs) == {"Loss": 0.5}
-    assert messages == {("all_gather", 1024): 1}
-
-
-def test_what_ranks_save_grows_linearly(messages):
-    """Each rank's random streams are gathered at an epoch's end: two messages at any world."""
-    sizes = {}
-    for world in (64, MANY):
-        messages.clear()
-        with fake_group(world, rank=3):
-            state = rng.capture()
-            parts = group.gather_objects(state)
-        assert len(parts) == world and all(
-            torch.equal(part["torch"], state["torch"]) for part in (parts[0], parts[-1])
-        )
-        sizes[world] = dict(messages)
-        assert messages.total() == 2
-    assert sizes[64] == sizes[MANY], "what a rank sends, whatever the world size"
-
-
-@pytest.mark.parametrize("world", NODES)
-def test_a_stop_takes_two_small_messages_at_any_number_of_ranks(world, messages):
-    """After a step the answer to the question before it; between epochs one message is enough."""
-    with fake_group(world):
-        stopper = signals.Stopper()
-        assert not stopper.agreed()
-        stopper.received = "SIGTERM"
-        assert [stopper.agreed(), stopper.agreed()] == [False, True]
-        assert messages == {("all_reduce", 16): 2}
-        messages.clear()
-        stopper = signals.Stopper()
-        assert not stopper.agreed_at_last()
-        stopper.received = "SIGTERM"
-        assert stopper.agreed_at_last()
-        assert messages == {("all_gather", 1024): 2}
 
 
 def keep_gradients(job):
@@ -246,8 +142,8 @@ def keep_gradients(job):
 
 def test_all_messages_of_an_epoch_do_not_depend_on_the_ranks(messages, monkeypatch):
     """From the first agreement on host and options to the saved state of each rank: all that are
-    gathered have 1 kB, but for the ranks' random states. (All ranks have equal ones here, which
-    `ddp.verify` would refuse.)
+    gathered have 1 kB (an epoch's log is one), but for the ranks' random states. (All ranks have
+    equal ones here, which `ddp.verify` would refuse.)
     """
     counted = {}
     for world in NODES:
@@ -262,7 +158,7 @@ def test_all_messages_of_an_epoch_do_not_depend_on_the_ranks(messages, monkeypat
             job.options = {"verify": "false"}
             toy_run.train(job)
         counted[world] = dict(messages)
-    assert counted[64] == counted[256] == counted[2]
+    assert counted[256] == counted[2]
     gathered = {size: times for (name, size), times in counted[256].items() if "gather" in name}
     (of_states,) = set(gathered) - {1024}
     assert gathered[of_states] == 1 and of_states < 20_000 and gathered[1024] <= 12

@@ -29,12 +29,6 @@ class Net(nn.Module):
         return [3]
 
 
-def test_single_mode_changes_nothing():
-    net = Net()
-    assert parallel.parallelise(net, "single") is net
-    assert type(net) is Net and not parallel.is_parallel(net)
-
-
 def test_class_names_methods_and_repr_stay():
     net, plain = Net(), Net()
     wrapped = parallel.parallelise(net, "dp")
@@ -112,15 +106,14 @@ def test_parallel_inside_parallel_is_refused(build):
         parallel.parallelise(build(), "ddp")
 
 
-@pytest.mark.parametrize("mode", ["single", "dp"])
 @pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("saved_with_key", [True, False])
-def test_checkpoints_load_in_either_key_layout(mode, has_key, saved_with_key):
+def test_checkpoints_load_in_either_key_layout(has_key, saved_with_key):
     source = Net()
     saved = nn.ModuleDict(
         {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
     )
-    net = module_key.accept_any_layout(parallel.parallelise(Net(), mode))
+    net = module_key.accept_any_layout(parallel.parallelise(Net(), "dp"))
     if has_key:
         net = module_key.accept_any_layout(module_key.ModuleKey(net))
     target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})

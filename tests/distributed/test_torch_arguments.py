@@ -18,12 +18,9 @@ TAKERS = {"kwargs": DistributedDataParallel, "loader": DataLoader}
 @pytest.mark.parametrize(
     "values",
     [
-        {},
         {"kwargs": {"bucket_cap_mb": 0.5, "static_graph": True}},
-        {"kwargs": {"bucket_cap_mb": 50, "find_unused_parameters": False}},
-        {"loader": {"pin_memory": True, "persistent_workers": False, "prefetch_factor": 4}},
+        {"loader": {"pin_memory": True, "prefetch_factor": 1000}, "kwargs": {"bucket_cap_mb": 1e6}},
         {"loader": {"timeout": 0.5, "multiprocessing_context": "spawn", "pin_memory_device": ""}},
-        {"loader": {"timeout": 0, "prefetch_factor": 1000}, "kwargs": {"bucket_cap_mb": 1e6}},
     ],
 )
 def test_what_torch_takes(values):
@@ -40,23 +37,15 @@ def test_what_torch_takes(values):
             ["kwargs.bucket_cap:", "Did you mean ddp.kwargs.bucket_cap_"],
         ),
         ("kwargs", {"zzz": 5}, ["DistributedDataParallel of this torch has no", "static_graph"]),
-        ("kwargs", {"self": 5}, ["has no such parameter"]),
         ("kwargs", {"device_ids": [0]}, ["ddp.kwargs.device_ids cannot be set", "device"]),
-        ("kwargs", {"mixed_precision": 1}, ["ddp.precision sets it"]),
         ("kwargs", {"bucket_cap_mb": "big"}, ["bucket_cap_mb='big'", "number from 0.1 to 1e+06"]),
         ("kwargs", {"bucket_cap_mb": 0}, ["bucket_cap_mb=0", "from 0.1"]),
-        ("kwargs", {"bucket_cap_mb": float("nan")}, ["bucket_cap_mb=nan"]),
-        ("kwargs", {"bucket_cap_mb": True}, ["bucket_cap_mb=True"]),
         ("kwargs", {"static_graph": 1}, ["static_graph=1", "true | false"]),
-        ("kwargs", {"static_graph": {"a": 1}}, ["true | false"]),
-        ("loader", {"prefetch": 2}, ["Did you mean ddp.loader.prefetch_factor?"]),
         ("loader", {"prefetch_factor": 99999999999}, ["a whole number from 1 to 1000"]),
         ("loader", {"prefetch_factor": 2.5}, ["prefetch_factor=2.5"]),
         ("loader", {"multiprocessing_context": "thread"}, ["fork | spawn | forkserver"]),
-        ("loader", {"pin_memory": "yes"}, ["pin_memory='yes'", "true | false"]),
         ("loader", {"pin_memory_device": 3}, ["DataLoader expects text"]),
         ("loader", {"num_workers": 2}, ["num_workers cannot be set: ddp.workers sets"]),
-        ("loader", {"batch_size": 2}, ["train.batch_size sets it"]),
         ("loader", {"shuffle": True}, ["the order of a pass is the host's"]),
     ],
 )

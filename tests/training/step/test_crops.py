@@ -21,9 +21,9 @@ class Model:
 Model.__module__ = "robomimic.algo.mine"
 
 
-@pytest.mark.parametrize("pos_enc", [False, True])
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("leading", [(4,), (2, 3), ()])
+@pytest.mark.parametrize(
+    "leading, count, pos_enc", [((4,), 1, False), ((2, 3), 3, True), ((), 3, False)]
+)
 def test_the_hosts_crops_to_the_bit(leading, count, pos_enc):
     host, images = obs_utils.sample_random_image_crops, torch.rand(*leading, 3, 17, 23)
     given = {"crop_height": 11, "crop_width": 7, "num_crops": count, "pos_enc": pos_enc}

@@ -5,8 +5,6 @@ both, and needs no diffusers. In one pass its numbers are the same up to the las
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from contextlib import ExitStack
 
 import pytest
@@ -21,7 +19,22 @@ from tests.averages import build, diffusers_average
 from tests.runs import captured
 
 APIS = ["model=", "parameters="]
-SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
+MANY = {
+    "decay": 0.5,
+    "min_decay": 0.25,
+    "update_after_step": 2,
+    "use_ema_warmup": True,
+    "inv_gamma": 3.0,
+    "power": 0.5,
+}
+BOUNDS = {
+    "min_value": 0.25,
+    "max_value": 0.5,
+    "update_after_step": 2,
+    "inv_gamma": 3.0,
+    "power": 0.5,
+}
+"""The same bounds by their older names: all are reached within 20 steps."""
 COUNTERS = ("optimization_step", "decay", "cur_decay_value", "min_value", "max_value", "min_decay")
 EXACT = {"rtol": 0, "atol": 0}
 CLOSE = {"rtol": 1e-6, "atol": 2e-7}
@@ -83,12 +96,17 @@ def pointers(tensors):
 
 
 @pytest.mark.parametrize("one_pass", [False, True])
-@pytest.mark.parametrize("settings", SETTINGS, ids=["power", "more", "defaults"])
-@pytest.mark.parametrize("api", [*APIS, "parameters= with warm-up"])
-@pytest.mark.parametrize("module_key", [False, True])
+@pytest.mark.parametrize(
+    "api, module_key, settings",
+    [
+        ("model=", False, {}),
+        ("model=", True, BOUNDS),
+        ("parameters=", False, {"power": 0.75}),
+        ("parameters=", True, MANY),
+    ],
+    ids=["nets", "nets with bounds", "parameters", "parameters with bounds"],
+)
 def test_the_average_is_that_of_diffusers(api, module_key, settings, one_pass, old_training_utils):
-    api, _, warm = api.partition(" with ")
-    settings = {**settings, "use_ema_warmup": True} if warm else settings
     algo = Algo(api, module_key=module_key, **settings)
     expected = theirs(api, algo.nets, old_training_utils, **settings)
     attributes = set(vars(algo.ema))
@@ -203,23 +221,7 @@ def test_a_module_exists_where_nets_were_given():
     assert not hasattr(of_parameters, "averaged_model")
 
 
-MANY = {
-    "decay": 0.75,
-    "min_decay": 0.25,
-    "update_after_step": 2,
-    "use_ema_warmup": True,
-    "inv_gamma": 3.0,
-    "power": 0.5,
-}
-
-
-BOUNDS = {"min_value": 0.25, "max_value": 0.75, "update_after_step": 2}
-
-
-@pytest.mark.parametrize(
-    ("api", "settings"),
-    [("parameters=", MANY), ("model=", {**BOUNDS, "power": 0.5, "inv_gamma": 3.0})],
-)
+@pytest.mark.parametrize(("api", "settings"), [("parameters=", MANY), ("model=", BOUNDS)])
 def test_state_dict_goes_to_diffusers_and_comes_back(api, settings):
     from diffusers.training_utils import EMAModel
 
@@ -268,15 +270,6 @@ def test_a_state_of_diffusers_own_average_resumes_in_ours(api, old_training_util
     assert counters(resumed.ema) == counters(algo.ema)
 
 
-def test_the_decay_of_each_step_is_between_its_bounds():
-    average = ours("parameters=", nets(), **{**MANY, "power": 1.0, "inv_gamma": 1.0})
-    decays = [average.get_decay(step) for step in range(9)]
-    assert decays == pytest.approx([0.0] * 4 + [0.5, 2 / 3, 0.75, 0.75, 0.75])
-    late = ours("parameters=", nets(), decay=0.9, min_decay=0.4)
-    assert [late.get_decay(step) for step in (1, 2, 3, 99)] == [0.0, 0.4, 0.4, 0.9]
-    assert late.get_decay(12) == 12 / 21
-
-
 @pytest.mark.parametrize("api", APIS)
 def test_names_of_older_versions(api):
     average = ours(api, nets(), min_value=0.25, max_value=0.75, device="meta")
@@ -311,16 +304,3 @@ def test_mistakes_are_named(one_pass):
             algo.ema.step(larger)
         with pytest.raises(WrapError, match="those of the same nets"):
             algo.ema.shadow_params = [torch.zeros(1)]
-
-
-def test_no_diffusers_is_needed():
-    program = """
-import sys
-sys.modules["diffusers"] = None
-import torch
-import robomimic_ddp.api as DDPUtils
-net = torch.nn.Linear(2, 2)
-DDPUtils.averaged_copy(model=net).step(net)
-DDPUtils.averaged_copy(parameters=net.parameters()).step(net.parameters())
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

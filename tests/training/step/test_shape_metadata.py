@@ -27,14 +27,7 @@ def of_droids_kind(
     ("function", "args", "kwargs", "expected"),
     [
         (of_an_entry, ({"path": "a"}, ["x"]), {"all_obs_keys": ["o"]}, ("a", ["x"], ["o"], False)),
-        (
-            of_an_entry,
-            (),
-            {"dataset_config": {"path": "a"}, "action_keys": 1},
-            ("a", 1, None, False),
-        ),
         (of_a_path, ("a", ["o"]), {"verbose": True}, ("a", None, ["o"], True)),
-        (of_a_path, (), {"dataset_path": "a", "all_obs_keys": ["o"]}, ("a", None, ["o"], False)),
         (
             of_droids_kind,
             (),
@@ -43,7 +36,7 @@ def of_droids_kind(
         ),
         (of_droids_kind, (None, {"obs": 1}, 2), {}, (None, 2, None, False)),
     ],
-    ids=["entry", "entry by name", "path", "path by name", "more by name", "no path"],
+    ids=["entry", "path", "more by name", "no path"],
 )
 def test_the_hosts_own_call(function, args, kwargs, expected):
     assert DDPUtils.rlds_shape_metadata(function)(*args, **kwargs) == expected

@@ -263,7 +263,6 @@ def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
         *OPTIONS,
         {"kwargs": {"static_graph": True}},
         {"kwargs": {wrap.BUFFERS[0]: True}},
-        {"kwargs": {"find_unused_parameters": False}},
     ],
     ids=str,
 )
