@@ -43,12 +43,6 @@ def test_a_plain_host_is_not_patched_and_nothing_is_written(host):
     assert snapshot(host) == before
 
 
-def test_only_takes_one_fixer_and_its_requirements(host):
-    examination = examine(host, only=["cuda_device"])
-    assert [finding.fixer.name for finding in examination.findings] == ["cuda_device"]
-    assert [patch.path for patch in examination.patches] == ["utils/torch_utils.py"]
-
-
 def test_without_leaves_a_fixer_out_and_does_not_require_it(host):
     replace(host / "utils/torch_utils.py", '["initial"]', '["first"]')
     assert examine(host).blocked
@@ -96,10 +90,7 @@ def test_an_optional_seam_may_be_missing(host, path, old, new, name):
     assert isinstance(outcomes(examination)[name], NotPresent)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"<<<<<<< HEAD\nimport h5py\n", b"def broken(:\n", b"\xff\xfe\x00", b"x = '\x00'\n", b"a\tb"],
-)
+@pytest.mark.parametrize("data", [b"<<<<<<< HEAD\nimport h5py\n", b"\xff\xfe\x00"])
 def test_a_file_elsewhere_that_does_not_parse_does_not_matter(host, data):
     (host / "algo/broken.py").write_bytes(data)
     (host / "broken_accelerate.py").write_bytes(data + b"accelerate")
@@ -115,11 +106,7 @@ def test_a_file_with_a_seam_that_does_not_parse_blocks_with_its_line(host):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    "text",
-    ["-" * 9000 + "1", "-" * 900 + "1", "a" + ".b" * 2500, "1" + "+1" * 900],
-    ids=["signs", "fewer signs", "attributes", "sums"],
-)
+@pytest.mark.parametrize("text", ["-" * 9000 + "1", "1" + "+1" * 900], ids=["signs", "sums"])
 def test_what_is_nested_too_deeply_is_left_alone(host, text):
     (host / "algo/deep.py").write_text(f"x = {text}  # accelerate\n")
     assert not examine(host).blocked
