@@ -76,7 +76,7 @@ import sys, time
 from robomimic_ddp.config import env
 if "leaves" in sys.argv:
     env.keep_left_note(True)
-    time.sleep(20)
+    time.sleep(10)
     sys.exit("ends by itself")
 time.sleep(300)
 """
