@@ -332,13 +332,6 @@ def test_a_search_has_its_number_of_trials(sampler, make):
     assert len({entry.name for entry in made.trials()}) == 4
 
 
-def test_a_config_that_was_edited_is_refused(make, capsys):
-    file = make("train.seed=1,2").directory / study.CONFIG
-    file.write_text(file.read_text() + "\n")
-    assert sweep("run", file.parent) == EXIT_REFUSED
-    assert "config.json was edited after the sweep was made" in capsys.readouterr().err
-
-
 def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys):
     """The first trial ends while the second trains, and the third would be next."""
     made = make("train.num_epochs=20,45,6")
@@ -464,16 +457,6 @@ def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
     release()
     assert worker(made.directory).run() == EXIT_DONE
     require_complete(made)
-
-
-def test_a_training_that_is_killed_is_resumed(make):
-    made = make("train.seed=1", "train.num_epochs=30")
-    process = start_worker(made, ["0"])
-    wait_for(trained(made, 5))
-    psutil.Process(process.pid).children()[0].kill()
-    assert process.wait(60) == EXIT_DONE
-    require_complete(made, 30)
-    assert "killed by SIGKILL" in (made.directory / "worker.txt").read_text()
 
 
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):

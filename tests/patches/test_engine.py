@@ -149,14 +149,6 @@ def test_our_alias_taken_by_another_import_blocks(host):
     assert "DDPUtils" in examination.problems[0].outcome.why
 
 
-def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
-    replace(host / "scripts/train.py", "ext_cfg = {}", 'ext_cfg = {"data_format": "droid_rlds"}')
-    append(host / "utils/train_utils.py", "\n\ndef load_data_for_training(config):\n    pass\n")
-    outcome = outcomes(examine(host))["rlds_datasets"]
-    assert isinstance(outcome, NotPresent)
-    assert "itself" in outcome.reason
-
-
 @pytest.mark.planted_fault
 def test_confirm_catches_a_fixer_that_never_ends(host):
     def find(source, module):
