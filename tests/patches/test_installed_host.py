@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import AlreadyApplied, NotPresent
 from robomimic_ddp.patches.report import unified_diff
+from tests.hosts import copy_host
 from tests.patches.support import snapshot
 
 IMPORT = "import robomimic_ddp.api as DDPUtils"
@@ -86,11 +85,12 @@ REPLACED = {
 
 
 @pytest.fixture(scope="module")
-def retrofit(robomimic_copy: Path, tmp_path_factory: pytest.TempPathFactory):
+def retrofit(tmp_path_factory: pytest.TempPathFactory):
     """(host, examination, files before, diff), with the host patched."""
-    host = hosts.find_host(str(robomimic_copy.parent))
+    copy = copy_host(tmp_path_factory.mktemp("installed"), small=False)
+    host = hosts.find_host(str(copy.folder))
     examination = engine.examine(host, registry.select())
-    before, diff = snapshot(robomimic_copy), unified_diff(examination)
+    before, diff = snapshot(copy.package), unified_diff(examination)
     record.apply(examination)
     return host, examination, before, diff
 
