@@ -46,11 +46,8 @@ def test_the_table():
 
 BAD_ARGUMENTS = {
     "--ranks 0": "0: expected numbers of ranks from 1",
-    "--ranks 1,two": "1,two: expected numbers of ranks",
     "--ranks 2,2": "each once",
     "--ranks 1 --steps 0": "--steps: 0: expected a whole number from 1",
-    "--ranks 1 --warmup -1": "--warmup: -1: expected",
-    "--ranks 1 --rounds x": "--rounds: x: expected",
 }
 
 
@@ -97,14 +94,11 @@ def test_a_training_that_fails_shows_its_last_lines(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.bad_input
-def test_more_ranks_than_gpus(config, monkeypatch, capsys):
+def test_more_ranks_than_the_machine_takes(config, monkeypatch, capsys):
     monkeypatch.setattr(command.devices, "visible_devices", lambda variables: ["0", "1"])
     assert cli.main(["bench", "--config", config, "--ranks", "1,2,4"]) == 2
     assert "--ranks 1,2,4: 2 GPU(s) are visible" in capsys.readouterr().err
-
-
-@pytest.mark.bad_input
-def test_more_ranks_than_the_cpu_takes(config, capsys):
+    monkeypatch.setattr(command.devices, "visible_devices", lambda variables: [])
     assert cli.main(["bench", "--config", config, "--ranks", "1,99999"]) == 2
     assert "--ranks 1,99999: no GPU is visible" in capsys.readouterr().err
 

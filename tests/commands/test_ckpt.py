@@ -132,10 +132,6 @@ def without_config(content):
     content["config"] = "{"
 
 
-def of_unknown_numbers(content):
-    content["model"]["ema"]["a.b"] = torch.zeros(2, dtype=torch.complex128)
-
-
 def diverged(content):
     content["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
 
@@ -155,7 +151,6 @@ def with_half_a_character(content):
         (hierarchical, "has a model of actor, planner; expected a policy of one part"),
         (without_shapes, "it has no shape_metadata"),
         (without_config, "it has no config that is JSON"),
-        (of_unknown_numbers, "safetensors, JSON or UTF-8 cannot contain"),
         (diverged, "its training had diverged, so its policy cannot act"),
         (with_an_object, "an object of the type"),
         (with_half_a_character, "safetensors, JSON or UTF-8 cannot contain"),
@@ -213,9 +208,8 @@ def test_average(write, tmp_path, capsys):
     assert "\nafter epoch" not in text
 
 
-@pytest.mark.parametrize("epochs", ["7, 8", [1.5, 2], {"a": 1}])
-def test_a_stranger_is_no_mean(write, capsys, epochs):
-    assert command("show", write(mean_of_epochs=epochs)) == 0
+def test_a_stranger_is_no_mean(write, capsys):
+    assert command("show", write(mean_of_epochs=[1.5, 2])) == 0
     assert "after epoch 7" in capsys.readouterr().out
 
 
@@ -432,7 +426,6 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
 @pytest.mark.parametrize(
     "content, words",
     [
-        ({"weights": torch.zeros(1)}, "expected a checkpoint of a host"),
         ([1, 2], "list"),
         ({"model": None, "config": "{}"}, 'contains null as its "model"; expected'),
         ({"model": Program()}, "could run arbitrary code"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import API_VERSION
+from robomimic_ddp import API_VERSION, cli
 from robomimic_ddp.commands.doctor import command, machine, round_trip, software
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context
 from robomimic_ddp.commands.doctor.probe import probe
@@ -53,7 +53,6 @@ def test_packages_that_hosts_need(monkeypatch):
     "torch, level, words",
     [
         ({}, OK, "torch 2.12.1"),
-        ({"error": "ModuleNotFoundError: No module named 'torch'"}, FAIL, "No module named"),
         ({"error": "OSError: libcudart.so.12"}, FAIL, "libcudart.so.12"),
         ({"version": "2.0.0+cu117"}, FAIL, "2.0.1 or later"),
         ({"error": "RuntimeError: Numpy is not available"}, FAIL, "numpy<2"),
@@ -156,7 +155,7 @@ def test_a_network_that_does_not_know_itself(monkeypatch):
 @pytest.mark.parametrize(
     "name, good, bad",
     [
-        ("MASTER_PORT", "", ("abc", "-1", "70000")),
+        ("MASTER_PORT", "", ("abc", "70000")),
         ("MASTER_ADDR", "127.0.0.1", ("no..name", "no such host")),
         ("NCCL_SOCKET_IFNAME", "^docker,nosuch", ("nosuch7",)),
         ("GLOO_SOCKET_IFNAME", "lo", ("nosuch7",)),
@@ -184,7 +183,6 @@ def test_a_port_that_is_taken():
         ({"NCCL_P2P_DISABLE": "0"}, OK, ""),
         ({"NCCL_P2P_DISABLE": "1"}, WARN, "Unset NCCL_P2P_DISABLE"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, WARN, "every launch"),
-        ({"NCCL_P2P_LEVEL": "SYS"}, WARN, "Unset NCCL_P2P_LEVEL"),
         ({"RANK": "0"}, FAIL, "but not WORLD_SIZE"),
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, WARN, "Unset them"),
         ({"ROBOMIMIC_DDP_LR_SCALNG": "sqrt"}, FAIL, "LR_SCALING"),
@@ -202,8 +200,7 @@ EDITED = "from robomimic_ddp import api\n@api.entry_point(api_version={})\ndef f
 @pytest.mark.parametrize(
     "script, level, words",
     [
-        ("def main(args): pass\n", WARN, "robomimic-ddp apply"),
-        (UNEDITED, WARN, "is not edited"),
+        (UNEDITED, WARN, "robomimic-ddp apply"),
         (EDITED.format(API_VERSION), OK, f"(1 files, API {API_VERSION})"),
         (EDITED.format(API_VERSION + 1), FAIL, "this host was patched for API version 2 of"),
         ("from robomimic_ddp import api\n", FAIL, "no script is an entry point"),
@@ -239,27 +236,19 @@ def test_a_current_folder_that_was_removed(tmp_path, monkeypatch):
     assert worst(software.check_host(context()))[0] == FAIL
 
 
-def doctor(*arguments, folder=""):
-    return subprocess.run(
-        [sys.executable, "-m", "robomimic_ddp", "doctor", *map(str, arguments)],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-BROKEN = "raise OSError('libcudart.so: cannot open')"
-
-
 def package_in(folder, name, text):
     (folder / name).mkdir()
     (folder / name / "__init__.py").write_text(text)
 
 
 def test_the_command_runs_every_check_where_torch_is_broken(tmp_path):
-    package_in(tmp_path, "torch", BROKEN)
-    done = doctor("--json", folder=tmp_path)
+    package_in(tmp_path, "torch", "raise OSError('libcudart.so: cannot open')")
+    done = subprocess.run(
+        [sys.executable, "-m", "robomimic_ddp", "doctor", "--json"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1, done.stderr
     findings = {item["check"]: item for item in json.loads(done.stdout)}
     assert findings["torch"]["level"] == "fail"
@@ -284,12 +273,6 @@ def found_by(check, package, folder, monkeypatch):
             "hub<0.26",
         ),
         ("torch", "raise OSError(24, 'Too many open files')", software.check_torch, "ulimit -n"),
-        (
-            "torch",
-            "raise ImportError('libtorch_cpu.so: failed to map segment from shared object')",
-            software.check_torch,
-            "ulimit -v",
-        ),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_a_finding(
@@ -318,14 +301,13 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     )
     level, said = found_by(software.check_torch, "torchvision", tmp_path, monkeypatch)
     assert level == FAIL and "operator torchvision::nms does not exist" in said
-    monkeypatch.delenv("PYTHONPATH")
-    assert "error" not in probe("torchvision")
 
 
 @pytest.mark.bad_input
-def test_no_ranks_are_refused():
-    done = doctor("--ranks", "0")
-    assert done.returncode == 2 and "expected a whole number from 1" in done.stderr
+def test_no_ranks_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["doctor", "--ranks", "0"])
+    assert ended.value.code == 2 and "expected a whole number from 1" in capsys.readouterr().err
 
 
 def test_a_check_that_breaks_hides_no_other(monkeypatch):
@@ -352,18 +334,13 @@ def test_two_real_ranks_and_one_that_cannot_meet_any(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "torch, words",
+    "torch, ranks, words",
     [
-        ({"error": "No module named 'torch'"}, "no rank was started"),
-        ({"gpus": [gpu(), gpu()]}, "Use at most 2 ranks"),
+        ({"error": "No module named 'torch'"}, 3, "no rank was started"),
+        ({"gpus": [gpu(), gpu()]}, 3, "Use at most 2 ranks"),
+        ({}, 99999, "--ranks 99999 with 0 visible GPU(s)"),
     ],
 )
-def test_ranks_that_cannot_be_started(torch, words):
-    level, text = worst(round_trip.check_ranks(context(ranks=3, **torch)))
+def test_ranks_that_cannot_be_started(torch, ranks, words):
+    level, text = worst(round_trip.check_ranks(context(ranks=ranks, **torch)))
     assert level == FAIL and words in text
-
-
-@pytest.mark.bad_input
-def test_more_ranks_than_the_cpu_takes_are_not_started():
-    level, text = worst(round_trip.check_ranks(context(ranks=99999)))
-    assert level == FAIL and "--ranks 99999 with 0 visible GPU(s)" in text

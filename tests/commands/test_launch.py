@@ -98,22 +98,16 @@ def printed(launch, config):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "two"], "--gpus: two: expected a whole number from 1"),
-        (["--gpus", "0,1"], "--gpus: 0,1: expected"),
-        (["--gpus", "-1"], "--gpus"),
+        (["--gpus", "0,1"], "--gpus: 0,1: expected a whole number from 1"),
         (["--gpus", "9" * 5000], "expected a whole number"),
-        (["--gpus", "999999"], "no GPU is visible here"),
         (["--gpus", "0"], "--gpus: 0: expected"),
         (["--nodes", "2"], "--nodes without --rdzv"),
         (["--rdzv", "h:1"], "--rdzv without --nodes"),
         (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
         (["--lr-scaling", "cubic"], "--lr-scaling: cubic: expected none | linear"),
-        (["--max-restarts", "-2"], "--max-restarts"),
         (["--port", "99999"], "from 1 to 65535"),
         (["--module", "a b"], "dotted name"),
-        (["--batch", "global"], "unrecognized arguments: --batch"),
         (["--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
-        (["--", "--resume"], "found '--resume', expected key=value"),
         (["--", ""], "found ''"),
         ([*ENTRY, "--gpus", "4", "--", "ddp.batch=huge"], "per_rank | global"),
     ],
@@ -125,16 +119,10 @@ def test_what_cannot_be_meant(words, message, launch, config):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("name", "value"), [("NUM_GPUS", "two"), ("LR_SCALING", "cubic"), ("MASTER_PORT", "http")]
-)
-def test_a_wrong_variable_is_named(name, value, launch):
-    assert f"{name}={value}: expected" in launch("--config", "c", **{name: value})[2]
+def test_a_wrong_variable_and_a_config_without_its_flag_are_named(launch):
+    for name, value in (("NUM_GPUS", "two"), ("LR_SCALING", "cubic"), ("MASTER_PORT", "http")):
+        assert f"{name}={value}: expected" in launch("--config", "c", **{name: value})[2]
     assert "set CONFIG_PATH" in launch()[2]
-
-
-@pytest.mark.bad_input
-def test_a_config_without_its_flag_is_named(launch):
     assert "found the word 'a/cfg.json', write --config a/cfg.json." in launch("a/cfg.json")[2]
 
 
@@ -161,7 +149,6 @@ def test_the_four_variables_of_the_guide(printed, config):
     ("words", "passed"),
     [
         (["--", "+a=1", "~b", "c=[1, 2]"], "+a=1 '~b' 'c=[1, 2]'"),
-        (["--", "--help"], "--help"),
         ([*ENTRY, "--", "--debug", "x", ""], "--debug x ''"),
     ],
 )
@@ -173,11 +160,9 @@ def test_words_for_the_entry_are_passed_on(words, passed, printed):
     ("asked", "visible", "ranks"),
     [
         (None, EIGHT, 8),
-        (3, EIGHT, 3),
         (1, "GPU-aa,MIG-bb", 1),
         (None, "3,-1,5", 1),
         (2, "", 2),
-        (None, "", 1),
         (None, None, 8),
     ],
 )
@@ -193,7 +178,6 @@ def test_devices(asked, visible, ranks, node_with, printed):
     ("asked", "visible", "message"),
     [
         ("9", EIGHT, "--gpus 9: 8 GPU(s) are visible (CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7). Give"),
-        ("3", "4,5", "a number up to 2"),
         ("99999", "", "no GPU is visible"),
     ],
 )
@@ -208,16 +192,13 @@ def test_devices_that_are_not_there(asked, visible, message, node_with, launch, 
 @pytest.mark.parametrize(
     ("installed", "visible", "missing"),
     [
-        (2, "5", "names GPU 5, and this node has 2"),
-        (2, "0,3,1,2", "names GPU 3, 2, and"),
-        (2, "1,0", ""),
+        (2, "0,3,1,2", "names GPU 3, 2, and this node has 2"),
         (2, "1,-1,7", ""),
         (2, "GPU-5aa,MIG-77/1/0", ""),
         (2, "", ""),
         (2, None, ""),
         (0, "5", ""),
         (0, "GPU-5aa", ""),
-        (0, None, ""),
     ],
 )
 def test_a_gpu_that_is_not_installed(installed, visible, missing, node_with, launch, config):
@@ -271,7 +252,7 @@ def test_one_node(printed, config):
 
 @pytest.mark.parametrize(
     ("codes", "expected"),
-    [((75, 75), 75), ((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
+    [((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
 )
 def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tmp_path):
     """torchrun sends SIGTERM to a rank that ends a moment after the first one."""
@@ -434,7 +415,6 @@ def test_a_python_that_cannot_train_is_named():
         ("train_rlds", "from robomimic_ddp.train_rlds import main", ""),
         ("train", "def train(config, device):", "is not patched"),
         ("train", "@DDPUtils.distributed  # of robomimic_ddp\ndef train(config, device):", ""),
-        ("evaluate", "def main():", ""),
         ("nowhere", None, ""),
     ],
 )
@@ -466,7 +446,6 @@ TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0
     [
         (f"{NOTE}; exit 75", None, 75, "stopped on request; Resume with:\n  torchrun\n"),
         (f"{NOTE}; {FAILS_FIRST}", None, 1, "cause above; Resume with:\n  torchrun\n"),
-        ("exit 3", None, 1, "a rank has failed, see the root cause above\n"),
         (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "have ended after SIGTERM\n"),
     ],
 )

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,39 +37,55 @@ def wait_for(word: str, files: list[Path], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(tmp_path):
+class Nodes:
+    """Launchers of a job of two nodes with one rank each, which write NAME.txt."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.folder, self.launchers = folder, []
+
+    def start(self, name: str, *words: str, first: str = "") -> Path:
+        """`words`: of torchrun; `first`: what the launcher runs first."""
+        flags = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
+        flags += [f"--rdzv_endpoint={self.endpoint}", *words]
+        with (output := self.folder / f"{name}.txt").open("w") as file:
+            given = {"cwd": self.folder, "env": environment(None), "stdin": subprocess.DEVNULL}
+            command = [sys.executable, "-c", first + LAUNCHER, *flags]
+            self.launchers.append(subprocess.Popen(command, stdout=file, stderr=file, **given))
+        return output
+
+    def wait(self) -> list[int]:
+        return [launcher.wait(90) for launcher in self.launchers]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    yield made
+    for launcher in made.launchers:
+        launcher.terminate()
+        launcher.wait()
+
+
+def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(nodes, tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    flags = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
-    words = [sys.executable, "-c", LAUNCHER, *flags, f"--rdzv_endpoint={endpoint}", "rank.py"]
-    outputs = [tmp_path / f"{node}.txt" for node in range(3)]
-    launchers = []
-
-    def start(output: Path) -> None:
-        with output.open("w") as file:
-            given = {"cwd": tmp_path, "env": environment(None), "stdin": subprocess.DEVNULL}
-            launchers.append(subprocess.Popen(words, stdout=file, stderr=file, **given))
-
-    says = f"has been waiting at {endpoint} for 0 s: the job starts there once --nodes nodes"
-    try:
-        start(outputs[0])
-        wait_for(says, outputs[:1])
-        start(outputs[1])
-        time.sleep(2)  # the ranks of both nodes run, or soon will
-        start(outputs[2])
-        wait_for(says, outputs[2:])
-        time.sleep(2)  # torchrun looks at its nodes every second
-        (tmp_path / "end").touch()
-        assert [launcher.wait(60) for launcher in launchers] == [1, 1, 1]
-    finally:
-        for launcher in launchers:
-            launcher.kill()
-    first, second, surplus = (output.read_text() for output in outputs)
-    assert "a rank has failed, see the root cause above" in first, first
-    assert "a rank has failed, see the root cause above" in second, second
-    assert "Traceback" not in surplus, surplus
-    assert f"launch: the job at {endpoint} has ended, or its first node or the" in surplus
+    says = f"has been waiting at {nodes.endpoint} for 0 s: the job starts there once --nodes nodes"
+    outputs = [nodes.start("first", "rank.py")]
+    wait_for(says, outputs)
+    outputs.append(nodes.start("second", "rank.py"))
+    time.sleep(2)  # the ranks of both nodes run, or soon will
+    surplus = nodes.start("surplus", "rank.py")
+    wait_for(says, [surplus])
+    time.sleep(2)  # torchrun looks at its nodes every second
+    (tmp_path / "end").touch()
+    assert nodes.wait() == [1, 1, 1]
+    for output in outputs:
+        text = output.read_text()
+        assert "a rank has failed, see the root cause above" in text, text
+    text = surplus.read_text()
+    assert "Traceback" not in text, text
+    assert f"launch: the job at {nodes.endpoint} has ended, or its first node or the" in text
 
 
 HANGS = """
@@ -76,38 +93,26 @@ import sys, time
 from robomimic_ddp.config import env
 if "leaves" in sys.argv:
     env.keep_left_note(True)
-    time.sleep(20)
+    time.sleep(10)
     sys.exit("ends by itself")
 time.sleep(300)
 """
+IMPATIENT = (
+    "from robomimic_ddp.commands.launch import other_nodes; other_nodes._PATIENCE_SECONDS = 1.0\n"
+)
 
 
 @pytest.mark.parametrize("does", [pytest.param("hangs", marks=NEEDS_NODES_THAT_LEAVE), "leaves"])
-def test_a_rank_that_hangs_is_ended_after_another_node(does, tmp_path):
+def test_a_rank_that_hangs_is_ended_after_another_node(does, nodes, tmp_path):
     """In no collective, so that it cannot notice; but not once the ranks have left each other."""
     (tmp_path / "first.py").write_text(HANGS)
     (tmp_path / "second.py").write_text("import sys; sys.exit(1)")
-    patience = "from robomimic_ddp.commands.launch import other_nodes; "
-    launcher = f"{patience}other_nodes._PATIENCE_SECONDS = 1.0\n{LAUNCHER}"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    flags = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
-    flags += [f"--rdzv_endpoint={endpoint}", "--rdzv_conf=keep_alive_interval=1"]
-    outputs, launchers = [tmp_path / "first.txt", tmp_path / "second.txt"], []
-    try:
-        for output in outputs:
-            words = [sys.executable, "-c", launcher, *flags, f"{output.stem}.py", does]
-            with output.open("w") as file:
-                given = {"cwd": tmp_path, "env": environment(None), "stdin": subprocess.DEVNULL}
-                launchers.append(subprocess.Popen(words, stdout=file, stderr=file, **given))
-            if len(launchers) == 1:
-                wait_for("has been waiting at", outputs[:1])  # so that the store is in its launcher
-        assert [launcher.wait(90) for launcher in launchers] == [1, 1]
-    finally:
-        for launcher in launchers:
-            launcher.terminate()
-            launcher.wait()
-    first = outputs[0].read_text()
+    often = "--rdzv_conf=keep_alive_interval=1"
+    output = nodes.start("first", often, "first.py", does, first=IMPATIENT)
+    wait_for("has been waiting at", [output])  # so that the store is in its launcher
+    nodes.start("second", often, "second.py", does, first=IMPATIENT)
+    assert nodes.wait() == [1, 1]
+    first = output.read_text()
     assert ("the launcher of another node has ended, see its" in first) == (does == "hangs"), first
     assert ("ends by itself" in first) == (does == "leaves") and "Traceback" not in first
 

@@ -76,24 +76,12 @@ def test_long_losses_are_smoothed(drawn, tmp_path):
     assert plot.smoothed([1.0, 3.0], 0.5) == pytest.approx([1.0, 7 / 3])
 
 
-def test_the_title_says_that_losses_are_smoothed(monkeypatch, tmp_path):
-    titles, real = [], Axes.set_title
-    record = lambda self, text, **style: titles.append(text) or real(self, text, **style)  # noqa: E731
-    monkeypatch.setattr(Axes, "set_title", record)
-    for epochs, expected in ((30, True), (29, False)):
-        titles.clear()
-        plot.plot([history(tmp_path / f"a{epochs}" / "1", 8, epochs)], str(tmp_path / "a.png"))
-        assert any("smoothed; faint: each epoch's" in title for title in titles) is expected
-
-
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epoch": "1"},
         {"epoch": [1]},
         {"phase": ["train"]},
-        {"samples": "8"},
         {"steps": None},
     ],
     ids=lambda changes: str(changes)[:30],

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,27 +34,11 @@ from robomimic_ddp.errors import (
 )
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import TRAINING, worker
-from tests.configs import make_config, write_config
 from tests.hosts import ROOT
 from tests.ranks.bad_disks import too_large
 
 RATE = "algo.optim_params.policy.learning_rate.initial"
 GPUS = ("0", "1")
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    data = tmp_path / "data.hdf5"
-    data.touch()
-    return write_config(tmp_path / "config.json", make_config("bc", data, tmp_path / "runs"))
-
-
-@pytest.fixture
-def make(tmp_path: Path, config: Path) -> Callable[..., study.Sweep]:
-    def make_sweep(*words: str, **options: Any) -> study.Sweep:
-        return new.make(tmp_path / "sweep", config, space.parse(words), **options)
-
-    return make_sweep
 
 
 def sweep(*words: object) -> int:
@@ -119,12 +102,14 @@ def test_values_and_ranges(words, values):
     ("words", "message"),
     [
         (["train.seed"], "expected KEY=VALUE"),
-        (["train.seed="], "an empty value"),
+        (["=1"], "expected KEY=VALUE"),
+        (["--a=1"], "expected KEY=VALUE"),
         (["train.seed=1,2,"], "an empty value"),
         (["train.seed=1,,2"], "train.seed=1,,2: "),
         (["train.seed=1,1"], "1 is listed twice"),
         (["train.seed=1", "train.seed=2"], "train.seed is given twice"),
-        (["experiment.name=a,b"], "the sweep sets experiment.name itself"),
+        *(([f"{key}=a,b"], f"the sweep sets {key}") for key in ("experiment.name", "load_from")),
+        *(([f"{key}=a,b"], f"the sweep sets {key}") for key in ("train.output_dir", "ddp.resume")),
         (["a=log(0,1)"], "above 0 for log"),
         (["a=uniform(2,1)"], "the smaller first"),
         (["a=uniform(0,inf)"], "two finite numbers"),
@@ -138,32 +123,12 @@ def test_values_that_cannot_be_meant(words, message):
 
 
 @pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"train.seed": 1, RATE: 3e-5, "algo.gmm.enabled": True}, "seed_1-learning_rate_3e-05-gmm"),
-        ({"algo.dims": [256, "a/b"]}, "dims__256_a_b"),
-        ({"a.actor.size": 1, "a.critic.size": 2}, "a.actor.size_1-a.critic.size_2"),
-        ({"a": "../../\x1b[31m~"}, "a_.._.._31m"),
-        ({}, "trial"),
-    ],
-)
-def test_names_are_made_of_the_values(values, name):
-    assert space.trial_name(7, values).startswith(f"007-{name}")
-
-
-@pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["train.sed=1,2"], EXIT_REFUSED, "The closest valid key is train.seed"),
         (["train.num_epochs=5,none"], EXIT_REFUSED, "train.num_epochs='none'"),
-        (["ddp.precision=fp32,fp8"], EXIT_REFUSED, "ddp.precision='fp8'"),
         ([], EXIT_USAGE, "no values to try"),
         (["train.batch_size=4,-1"], EXIT_REFUSED, "train.batch_size=-1: expected a whole number"),
-        (
-            ["train.batch_size=uniform(1,8)", "--sampler", "random", "--trials", "2"],
-            EXIT_REFUSED,
-            "train.batch_size=1.0: expected a whole number",
-        ),
         (
             ["experiment.validate=true,false", "--metric", "valid/Loss"],
             EXIT_USAGE,
@@ -197,12 +162,9 @@ def test_trials_are_compared_by_what_all_of_them_have(make):
     assert make("experiment.rollout.enabled=true,false").metric == "valid/Loss"
 
 
-@pytest.mark.parametrize(
-    "words", [("run", "sweep", "--ranks", "0"), ("new", "sweep", "--trials", "0", "train.seed=1")]
-)
-def test_numbers_begin_at_one(words, config, capsys):
+def test_ranks_begin_at_one(capsys):
     with pytest.raises(SystemExit) as caught:
-        sweep(*words, *(["--config", config] if words[0] == "new" else []))
+        sweep("run", "sweep", "--ranks", "0")
     assert caught.value.code == EXIT_USAGE
     assert "0: expected a whole number from 1" in capsys.readouterr().err
 
@@ -227,31 +189,16 @@ def test_optuna_is_an_extra(config, tmp_path, capsys, monkeypatch):
         assert 'pip install ".[sweep]"' in capsys.readouterr().err
 
 
-def test_the_host_is_the_one_that_trials_import(make, tmp_path, capsys):
-    """Trials are `python -m` in the current folder; a console script does not search it. An
-    unedited host trains nothing: every trial would fail.
-    """
-    made = make("train.seed=1")
-    assert sweep("run", made.directory) == EXIT_REFUSED
+def test_an_unedited_host_trains_nothing(make, capsys):
+    """Every trial would fail. Which host it is: test_launch_checks.py."""
+    assert sweep("run", make("train.seed=1").directory) == EXIT_REFUSED
     assert "robomimic-ddp apply" in capsys.readouterr().err
-    (tmp_path / "robomimic" / "utils").mkdir(parents=True)
-    for name in ("__init__.py", "utils/train_utils.py"):
-        (tmp_path / "robomimic" / name).touch()
-    script = tmp_path / "bin" / "robomimic-ddp"
-    script.parent.mkdir()
-    script.write_text("import sys\nfrom robomimic_ddp import cli\nsys.exit(cli.main())\n")
-    words = [sys.executable, script, "sweep", "run", made.directory]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == EXIT_REFUSED
-    assert f"{tmp_path / 'robomimic'}" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "visible", "gpus"),
     [
         ([], "", [""]),
-        (["--ranks", "2"], "", [""]),
-        ([], "3,5", ["3", "5"]),
         (["--ranks", "2"], "0,1,2,3,4", ["0,1", "2,3"]),
         ([], "3,6", "names GPU 6, and this node has 6"),
         (["--ranks", "3"], "3,5", "a trial needs 3 GPUs, and 2 are visible"),
@@ -358,7 +305,6 @@ EDITS: dict[str, Callable[[list], Any]] = {
     "no JSON": lambda records: records[-1]["system_attrs"]["fixed_params"].update(
         {"train.seed": "../.."}
     ),
-    "a worker": lambda records: records[-1]["user_attrs"].update(worker=7),
     "a process": lambda records: records[-1]["user_attrs"].update(
         worker={**WORKER, "process": 10**30}
     ),
@@ -386,16 +332,9 @@ def test_a_search_has_its_number_of_trials(sampler, make):
     assert len({entry.name for entry in made.trials()}) == 4
 
 
-def test_a_config_that_was_edited_is_refused(make, capsys):
-    file = make("train.seed=1,2").directory / study.CONFIG
-    file.write_text(file.read_text() + "\n")
-    assert sweep("run", file.parent) == EXIT_REFUSED
-    assert "config.json was edited after the sweep was made" in capsys.readouterr().err
-
-
 def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys):
     """The first trial ends while the second trains, and the third would be next."""
-    made = make("train.num_epochs=40,90,6")
+    made = make("train.num_epochs=20,45,6")
     running = worker(made.directory, GPUS)
 
     def edit() -> None:
@@ -414,7 +353,7 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
 
 @pytest.mark.bad_input
 def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
-    made = make("train.num_epochs=6,60")
+    made = make("train.num_epochs=6,30")
     complete, failed = Trial.complete, []
 
     def fail_once(trial: Trial) -> float:
@@ -457,12 +396,12 @@ def test_a_training_whose_log_was_removed_fails_with_its_exit_code(make, capsys)
 
 
 def test_two_workers_train_no_trial_twice(make):
-    made = make("train.seed=1,2,3,4,5,6,7,8")
+    made = make("train.seed=1,2,3,4,5,6")
     workers = [start_worker(made), start_worker(made)]
     assert [process.wait(60) for process in workers] == [EXIT_DONE] * 2
     require_complete(made)
-    assert [len(starts(entry)) for entry in made.trials()] == [1] * 8
-    assert (made.directory / "worker.txt").read_text().count(": complete") == 8
+    assert [len(starts(entry)) for entry in made.trials()] == [1] * 6
+    assert (made.directory / "worker.txt").read_text().count(": complete") == 6
 
 
 @pytest.mark.parametrize(
@@ -520,16 +459,6 @@ def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
     require_complete(made)
 
 
-def test_a_training_that_is_killed_is_resumed(make):
-    made = make("train.seed=1", "train.num_epochs=30")
-    process = start_worker(made, ["0"])
-    wait_for(trained(made, 5))
-    psutil.Process(process.pid).children()[0].kill()
-    assert process.wait(60) == EXIT_DONE
-    require_complete(made, 30)
-    assert "killed by SIGKILL" in (made.directory / "worker.txt").read_text()
-
-
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
     """As ranks do whose torchrun is killed."""
     made = make("train.seed=1", "train.num_epochs=30")
@@ -551,7 +480,7 @@ def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
 
 
 def test_a_stopped_worker_stops_its_trials(make, capsys):
-    made = make("train.seed=1,2,3", "train.num_epochs=60")
+    made = make("train.seed=1,2,3", "train.num_epochs=30")
     first = start_worker(made)
     wait_for(lambda: all(entry.curve() for entry in made.trials()[:2]))
     first.terminate()
@@ -562,7 +491,7 @@ def test_a_stopped_worker_stops_its_trials(make, capsys):
     sweep("show", made.directory)
     assert capsys.readouterr().out.endswith("2 stopped, 1 waiting\n")
     assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made, 60)
+    require_complete(made, 30)
 
 
 @pytest.mark.bad_input
@@ -591,7 +520,6 @@ def test_a_log_that_is_a_link_is_not_followed(make, tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("code", "state", "queued"),
     [
-        (0, "RUNNING", ""),
         (1, "RUNNING", ""),
         (75, "RUNNING", "requeue 7_3\n"),
         (75, "CANCELLED", ""),

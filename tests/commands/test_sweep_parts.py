@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
-from robomimic_ddp.commands.sweep import journal, new, space, study
+from robomimic_ddp.commands.sweep import journal, space, study
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.config import machine
 from robomimic_ddp.errors import EXIT_REFUSED, UsageError
-from tests.configs import make_config, write_config
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., study.Sweep]:
-    data = tmp_path / "data.hdf5"
-    data.touch()
-    config = write_config(tmp_path / "config.json", make_config("bc", data, tmp_path / "runs"))
-
-    def make_sweep(*words: str, **options: Any) -> study.Sweep:
-        return new.make(tmp_path / "sweep", config, space.parse(words), **options)
-
-    return make_sweep
-
-
-@pytest.mark.parametrize(
-    "key", ["train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume"]
-)
-def test_what_the_sweep_sets_itself_is_refused(key):
-    with pytest.raises(UsageError, match="the sweep sets"):
-        space.parse([f"{key}=a,b"])
-
-
-@pytest.mark.parametrize("word", ["--a=1", "=1", "a"])
-def test_a_word_that_is_not_a_setting(word):
-    with pytest.raises(UsageError, match="expected KEY=VALUE"):
-        space.parse([word])
 
 
 def test_ranges_are_drawn_as_they_are_written():
@@ -56,22 +27,16 @@ def test_ranges_are_drawn_as_they_are_written():
         space.parse(["a=uniform(-1e308,1e308)"])
 
 
-def test_a_grid_has_every_combination_once():
-    values = space.grid(space.parse(["a=1,2", "b=x,y"]))
-    assert [list(map(space.decoded, of.values())) for of in values] == [
-        [1, "x"],
-        [1, "y"],
-        [2, "x"],
-        [2, "y"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("values", "name"),
     [
         ({"optim.type": "adam", "net.name": "x"}, "optim_adam-net_x"),
         ({"name": 5, "a.initial": 1 / 3, "b.enabled": True}, "name_5-a_0.3333-b_True"),
         ({"a": "x" * 500}, "a_" + "x" * 118),
+        ({"algo.dims": [256, "a/b"]}, "dims__256_a_b"),
+        ({"a.actor.size": 1, "a.critic.size": 2}, "a.actor.size_1-a.critic.size_2"),
+        ({"a": "../../\x1b[31m~"}, "a_.._.._31m"),
+        ({}, "trial"),
     ],
 )
 def test_names_of_trials(values, name):

@@ -13,7 +13,6 @@ from robomimic_ddp.config.planning import memory_and_disk
         (67_000_000, 4, None, "= 1.3 GB on each rank with one device or DDP; with FSDP over 4"),
         (67_000_000, 4, None, "over 4 ranks 335 MB and up to 335 MB for weights and gradients"),
         (10**9, 8, None, "1.0 B parameters x 20 bytes"),
-        (10**9, 8, None, "= 20 GB on each rank"),
         (10**9, 8, None, "worth it where DDP's is more than half of a GPU"),
         (10**9, 8, 24 * 10**9, "more than half of a GPU with 24 GB: ddp.mode=fsdp is worth it"),
         (10**9, 8, 80 * 10**9, "less than half of a GPU with 80 GB: ddp.mode=fsdp would cost"),

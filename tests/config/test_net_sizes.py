@@ -42,7 +42,6 @@ def test_names_and_sizes_of_strangers():
         (OWN, {"algo": {"unet": {"down_dims": []}}}),
         ([16, 32], {"algo": {"unet": {"down_dims": OWN}}}),
         ([], {"algo": {"unet": {"down_dims": []}}}),
-        ([128], {}),
         ([128], "no config"),
     ],
 )

@@ -34,7 +34,6 @@ def test_what_is_no_file_is_an_error(path):
 
 NOT_WRITABLE = {
     "a\0b": "not text in UTF-8",
-    "/proc/runs": "nothing may be written in /proc",
     "/sys/runs": "nothing may be written in /sys",
     "/dev/null/runs": "/dev/null is a file",
     "\udcff": "not text in UTF-8",

@@ -62,7 +62,6 @@ def planned(
     "env, gpus, mode, device, backend",
     [
         (launched(1, 4), 4, "ddp", "cuda:1", CUDA),
-        (replace(launched(5, 8, 1), local_world_size=4), 4, "ddp", "cuda:1", CUDA),
         (launched(3, 4), 0, "ddp", "cpu", "gloo"),
         (launched(0, 1), 4, "single", "cuda:0", CUDA),
         (launched(0, 1), 0, "single", "cpu", "gloo"),
@@ -265,7 +264,7 @@ def test_global_batch_that_does_not_split(batch, words):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("batch", [0, -1, "16", 2.5, None, True])
+@pytest.mark.parametrize("batch", [0, "16", 2.5, None, True])
 def test_batch_size_that_is_no_batch_size(batch):
     with pytest.raises(PlanError, match="train.batch_size="):
         planned(batch=batch)

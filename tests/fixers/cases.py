@@ -88,19 +88,18 @@ def save_model(model, ckpt_path):
         *(
             f"import os\nimport shutil\n@@\n{TRAIN}    if os.path.exists(a):\n"
             f"        <<{name}|DDPUtils.main_rank_only({name})>>(a)  # results\n"
-            for name in ("shutil.copy", "shutil.move", "os.replace", "shutil.copytree", "os.remove")
+            for name in ("shutil.copytree", "os.remove")
         ),
     ],
     "cuda_device": [
         device(f"<<torch.device({name})|DDPUtils.cuda_device()>>")
-        for name in ('"cuda:0"', "'cuda'", '"cuda:1"')
+        for name in ("'cuda'", '"cuda:1"')
     ],
     "distributed": [
         f"import os\n@@\n\n<<|@DDPUtils.distributed\n>>def train({signature}):\n    pass\n"
         for signature in (
             "config, device, resume=False",
             "config, device, *, auto=True",
-            "config, device, args",
         )
     ],
     "epochs": [
@@ -122,7 +121,6 @@ def save_model(model, ckpt_path):
             ),
             ("range(start, n)", "run_epoch(policy, loader, epoch)", "policy"),
             ("tqdm(range(n))", "TrainUtils.run_epoch(model=algo.model)", "algo.model"),
-            ("epochs", "TrainUtils.run_epoch(model=model)", "model"),
             ("range(n)", "TrainUtils.run_epoch_mt(model=model, data_loaders=several)", "model"),
         )
     ],
@@ -182,13 +180,6 @@ model = <<{model}.from_pretrained|DDPUtils.language_model({model}.from_pretraine
                 ("from transformers.models.clip import CLIPTextModel", "CLIPTextModel"),
             )
         ),
-        TRANSFORMERS
-        + """@@
-try:
-    model = <<AutoModel.from_pretrained|DDPUtils.language_model(AutoModel.from_pretrained)>>("x")
-except OSError:
-    model = None
-""",
     ],
     "load_from": [
         # YufengJin's fork at dc1ca00.
@@ -209,9 +200,6 @@ def run(cfg: "OmegaConf") -> str:
 """
         for mode in (
             "'w'",
-            '"w"',
-            "'wb'",
-            "mode='wt'",
             "'a', newline=''",
             "encoding='x', mode='at'",
         )
@@ -235,7 +223,6 @@ def run(cfg: "OmegaConf") -> str:
         f"<<{mean}|DDPUtils.over_ranks({mean})>>  # weight\n    return -lam * q.mean()\n"
         for alpha, mean in (
             ("self.algo_config.alpha", "Q_values.abs().mean().detach()"),
-            ("alpha", "self.critic(obs).detach().abs().mean()"),
             ('config["alpha"]', "q.abs().detach().mean()"),
         )
     ],
@@ -248,8 +235,7 @@ def main():
     with initialize_config_dir(config_dir=folder):
         cfg = {name}(config_name="train_rlds", overrides=<<{words}|DDPUtils.overrides({words})>>)
 """
-            for name in ("compose", "hydra.compose")
-            for words in ("overrides", "list(sys.argv[1:])")
+            for name, words in (("compose", "overrides"), ("hydra.compose", "list(sys.argv[1:])"))
         ),
     ],
     "own_optimizer_lr": [
@@ -276,11 +262,6 @@ class ICL:
                     "import torch.optim as optim",
                     "optim.Adam",
                     'self.optim_params["critic"]["learning_rate"]["initial"]',
-                ),
-                (
-                    "import torch",
-                    "torch.optim.AdamW",
-                    "self.algo_config.optim_params.policy.learning_rate.initial",
                 ),
                 (
                     "from torch.optim import SGD",
@@ -333,7 +314,6 @@ def train(config, device, resume=False):
         f"import torch.optim as optim\n@@\n{RATES}    lr = <<{rate}|DDPUtils.scale_lr({rate})>>\n"
         "    return optim.Adam(net.parameters(), lr=lr, eps=1)\n"
         for rate in (
-            'net_optim_params["learning_rate"]["initial"]',
             "p['learning_rate']['initial']",
             "p.learning_rate.initial",
         )
@@ -378,7 +358,6 @@ def train(config, device):
     "to_cuda": [
         f"import torch\n@@\n{line}\n"
         for line in (
-            "model.to(<<'cuda'|DDPUtils.cuda_device()>>)",
             'x = f(a).to(<<"cuda:0"|DDPUtils.cuda_device()>>, b)',
             "x.to(device=<<'cuda'|DDPUtils.cuda_device()>>)",
         )
@@ -403,7 +382,6 @@ def train(config, device):
         run_epoch(model=model, data_loader={given}, epoch=epoch)
 """
             for line, given in (
-                ("pass", "data"),
                 ("several.append(data)", "zip(several)"),
                 ("several = dict(a=data)", "several['a']"),
             )
@@ -428,7 +406,6 @@ def train(config, device):
             f"(dataset={dataset}, drop_last=True)\n"
             for name, dataset in (
                 ("valid_loader", "validset"),
-                ("validation_loader", "d"),
                 ("val_loader", "d"),
                 ("loader", "validset"),
                 ("test_loader", "d"),
@@ -448,13 +425,11 @@ def train(config, device):
         for line, called in (
             ("shutil.copyfile(config.train.data, scaled)", SCALE),
             ('h5py.File(scaled, "r+")', SCALE),
-            ('h5py.File(scaled, mode="w")', SCALE),
             ('open(scaled, "a")', SCALE + SCALE),
         )
     ],
     "simulator": [
         f"{LAUNCHER}@@\nlauncher = AppLauncher(headless=True<<|, distributed=True>>)\n",
-        f"{LAUNCHER}@@\nAppLauncher(<<|distributed=True>>)\n",
         "from omni.isaac.lab.app import AppLauncher as Start\n@@\n"
         "# AppLauncher(\nStart(headless=True<<|, distributed=True>>).app\n",
     ],
@@ -465,7 +440,6 @@ UNTOUCHED = {
         "in a string": "answer = 'input(prompt)'\n",
         "own function": "def input(prompt):\n    return 'y'\n\nanswer = input('?')\n",
         "other library": "from mine import input\nanswer = input('?')\n",
-        "method": "answer = terminal.input('?')\n",
     },
     "atomic_save": {
         "other function": "import torch\ndef other(p):\n    torch.save({}, p)\n"
@@ -481,7 +455,6 @@ UNTOUCHED = {
     },
     "cuda_device": {
         "the CPU": device('torch.device("cpu")').replace("@@", ""),
-        "outside the function": 'import torch\ndevice = torch.device("cuda:0")\n',
     },
     "epochs": {
         "no train": "for epoch in range(3):\n    TrainUtils.run_epoch(model=m)\n",
@@ -492,10 +465,8 @@ UNTOUCHED = {
         **{
             line: TENSORS + batch(f"return TensorUtils.to_device({line})")
             for line in (
-                "to_float(batch), self.device",
                 "*TensorUtils.to_float(batch)",
                 "batch, TensorUtils.to_float(self.device)",
-                "batch, self.device",
             )
         },
     },
@@ -511,7 +482,6 @@ UNTOUCHED = {
         "other library": "from mine import AutoModel\n"
         "m = AutoModel.from_pretrained('x')  # not transformers\n",
         "from_config": "import transformers\nm = transformers.AutoModel.from_config(c)\n",
-        "bare name": "from_pretrained('x')\n",
     },
     "load_from": {
         "another variable": f"{JSON}def run(cfg):\n    base = OmegaConf.create(json.load(f))\n",
@@ -525,7 +495,6 @@ UNTOUCHED = {
             call: f"import json\n{TRAIN}    f = {call}\n"
             for call in (
                 "open(path)",
-                "open(path, 'r')",
                 "open(path, mode='rb')",
                 "h5py.open(path, 'w')",
             )
@@ -558,7 +527,6 @@ def make(params, lr):
     "prepare_config": {
         call: f"from robomimic.config import config_factory\nconfig = {call}\n"
         for call in (
-            "config_factory(args.algo)",
             "config_factory('bc')",
             "config_factory(ext_cfg['algo'])",
             "other_factory(ext_cfg['algo_name'])",
@@ -589,15 +557,13 @@ def make(params, lr):
     "to_cuda": {
         line: f"import torch\n{line}\n"
         for line in (
-            *("x.to('cpu')", "x.to(device)", "x.cuda()", "x.put('cuda')", "to('cuda')"),
-            "x.to('cuda:1')",
+            *("x.to('cuda:1')", "x.to(device)", "x.cuda()", "x.put('cuda')", "to('cuda')"),
         )
     },
     "train_loader": {
         **{
             line: f"{LOADER}{TRAIN}    {line}\n"
             for line in (
-                "valid_loader = DataLoader(dataset=validset, batch_size=1)",
                 "val_loader = DataLoader(valset)",
                 "eval_loader = DataLoader(dataset=data)",
                 "loader = make_loader(trainset)",
@@ -638,15 +604,15 @@ UNRECOGNISED = {
     "simulator": [(f"{LAUNCHER}AppLauncher(arguments)\n", 2)],
     "atomic_save": [
         (f"import torch\n{SAVE}    torch.save({arguments})\n", 3)
-        for arguments in ("params, f=path", "params, path, pickle", "*both")
+        for arguments in ("params, f=path", "*both")
     ],
     "cuda_device": [
         (device(f"torch.device({name})").replace("@@", ""), 6)
-        for name in ('f"cuda:{index}"', '"cuda:{}".format(index)', "name")
+        for name in ('f"cuda:{index}"', "name")
     ],
     "distributed": [
         (f"import os\n\ndef train({signature}):\n    pass\n", 3)
-        for signature in ("config", "args", "device, config", "model, loader")
+        for signature in ("config", "device, config")
     ],
     "epochs": [
         (f"import os\n{TRAIN}    {body}\n", line)
@@ -662,9 +628,8 @@ UNRECOGNISED = {
         *(
             (f"import json\n{TRAIN}    with {call} as f:\n        pass\n", 3)
             for call in (
-                *("open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')", "open(p, 'a+')"),
-                *("open(p, 'x')", "open(p, 'a', buffering=1)", "open(p, 'w', *x)"),
-                "open(p, buffering=1, mode='w')",
+                *("open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')", "open(p, 'x')"),
+                *("open(p, 'w', *x)", "open(p, buffering=1, mode='w')"),
             )
         ),
         *(
@@ -681,7 +646,7 @@ UNRECOGNISED = {
     ],
     "over_ranks": [
         (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)
-        for divisor in ("scale", "q.abs().mean()", "(q.abs().mean().detach() + 1)", "q.mean()")
+        for divisor in ("scale", "q.abs().mean()", "(q.abs().mean().detach() + 1)")
     ],
     "scale_lr": [
         (f'{RATES}    return p["learning_rate"]["decay"], p["initial"]\n', 1),

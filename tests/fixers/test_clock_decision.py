@@ -14,7 +14,6 @@ TRAIN = "def train(config, device):\n    last = time.time()\n"
     "body",
     [
         "seconds = time.time() - last",
-        "print(time.time())",
         "check = epoch % config.every_n_epochs == 0",
         "if config.every_n_seconds is not None:\n        pass",
     ],
@@ -41,12 +40,11 @@ FIRST = ("every", "not should_save", "config.save.enabled and due", "f(config)")
         "if a:\n        pass\n    elif <<|DDPUtils.agree(>>not time.time() < end<<|)>>:\n        f",
         "spent = time.time() - last\n    due = <<|DDPUtils.agree(>>spent > limit<<|)>>",
         "while <<|DDPUtils.agree(>>time.monotonic() < limit<<|)>>:\n        pass",
-        "if(<<|DDPUtils.agree(>>time.time() - last > limit<<|)>>):\n        pass",
         "if config.a and(<<|DDPUtils.agree(>>time.time() - last > limit<<|)>>):\n        pass",
     ],
     ids=[
         *("the checkpoint every n seconds", *FIRST),
-        *("if", "elif", "through a variable", "while", "touched", "after and"),
+        *("if", "elif", "through a variable", "while", "after and"),
     ],
 )
 def test_decisions_are_agreed_on(body):

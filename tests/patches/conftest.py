@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patches.support import commit_all, copy_installed, write_host
+from tests.patches.support import commit_all, write_host
 
 
 @pytest.fixture
@@ -19,10 +19,3 @@ def host(tmp_path: Path) -> Path:
 def checkout(host: Path) -> Path:
     """The small host, committed; the repository's folder."""
     return commit_all(host.parent)
-
-
-@pytest.fixture(scope="module")
-def robomimic_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package folder of a copy of the installed robomimic; a module's tests share it."""
-    pytest.importorskip("h5py", reason="praxis-robomimic is not installed")
-    return copy_installed(tmp_path_factory.mktemp("installed"))

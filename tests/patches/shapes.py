@@ -45,25 +45,10 @@ NETS = {
         else:
             nets = nn.ModuleDict(dict(obs_encoder=obs_encoder, noise_pred_net=noise_pred_net))
 """,
-    "under an alias, in a comprehension": """        from torch.nn import DataParallel as DP
-        parts = {"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net}
-        nets = nn.ModuleDict({name: DP(net) for name, net in parts.items()})
-""",
-    "DataParallel in a lambda, a return and a default": f"""        wrap = lambda net: {_DP}(net)
-        def both(a=nn.DataParallel(obs_encoder)):
-            return a, nn.DataParallel(noise_pred_net)
-        nets = nn.ModuleDict(dict(zip(("obs_encoder", "noise_pred_net"), both())))
-""",
     "DataParallel in assignments before": """        obs_encoder = nn.DataParallel(obs_encoder)
         if self.big:
             noise_pred_net = nn.DataParallel(noise_pred_net)
         nets = nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})
-""",
-    "a further net": """        nets = nn.ModuleDict({
-            'obs_encoder': obs_encoder,
-            'noise_pred_net': noise_pred_net,
-            'action_encoder': make(),
-        })
 """,
 }
 EMA = {

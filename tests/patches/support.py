@@ -1,10 +1,8 @@
-"""Hosts to patch: a small one that we write, and a copy of the installed robomimic."""
+"""A small host to patch, and what tests of the edits do with hosts."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -85,14 +83,6 @@ def write_host(root: Path, newline: str = "\n", package: str = "robomimic") -> P
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.replace("\n", newline).encode())
     return root / package
-
-
-def copy_installed(root: Path) -> Path:
-    """Copies the installed robomimic to `root`/robomimic, without its caches."""
-    installed = Path(importlib.util.find_spec("robomimic").origin).parent
-    return shutil.copytree(
-        installed, root / "robomimic", ignore=shutil.ignore_patterns("__pycache__")
-    )
 
 
 def examine(path: Path, only: Sequence[str] = (), **selection) -> Examination:

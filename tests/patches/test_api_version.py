@@ -52,11 +52,6 @@ def test_other_ranks_are_silent(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
-def test_its_own_version_is_taken():
-    assert callable(api.entry_point(api_version=api.API_VERSION)(print))
-    assert not hasattr(api, "__wrapped__")
-
-
 @pytest.mark.bad_input
 def test_commands_refuse_as_training_does_and_revert_gives_the_files_back(
     host, command, monkeypatch

@@ -1,71 +1,40 @@
-"""Every shape of real hosts by name, and concatenations of them, in files as people write them."""
+"""Every shape of real hosts, many in one host, in files as people write them."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from robomimic_ddp.patches import engine, record
 from tests.patches.shapes import SEAMS, build
 from tests.patches.support import examine, snapshot
 
-MOST = max(map(len, SEAMS.values()))
+STYLES: dict[str, Callable[[str], bytes]] = {
+    "as written": lambda text: f"{text}\n\n# \u00fcnic\u00f6de \u6d4b\u8bd5".encode(),
+    "CRLF": lambda text: text.replace("\n", "\r\n").encode(),
+    "tabs": lambda text: text.replace("    ", "\t").encode() + b"#\ttabs\t\n",
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.replace(":\n", ": \n").encode(),
+    "latin-1": lambda text: f"# coding: latin-1\n# caf\u00e9\n{text}\x0c\n".encode("latin-1"),
+}
+"""As people write files: a host in each."""
 
 
-@pytest.mark.parametrize("number", range(MOST))
-def test_every_shape(tmp_path, number):
+@pytest.mark.parametrize("number", range(max(len(STYLES), *map(len, SEAMS.values()))))
+def test_every_shape_in_each_style(tmp_path, number):
     """In as many hosts as the seam with the most shapes has: each takes the next one of every
     seam.
     """
     chosen = {seam: list(shapes)[number % len(shapes)] for seam, shapes in SEAMS.items()}
-    check_there_and_back(build(tmp_path, chosen))
-
-
-COMMENTS = [
-    "# plain",
-    "# \u00fcnic\u00f6de \u6d4b\u8bd5",
-    "#\ttabs\t",
-    "'a string statement'",
-    "\x0c",
-]
-STYLES = {
-    "as written": lambda text: text.encode(),
-    "CRLF": lambda text: text.replace("\n", "\r\n").encode(),
-    "tabs": lambda text: text.replace("    ", "\t").encode(),
-    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
-    "latin-1": lambda text: ("# coding: latin-1\n# caf\u00e9\n" + text).encode(
-        "latin-1", "replace"
-    ),
-    "no last line end": lambda text: text.rstrip("\n").encode(),
-    "trailing spaces": lambda text: text.replace(":\n", ": \n").encode(),
-}
-
-
-@st.composite
-def files(draw) -> dict:
-    chosen = {seam: draw(st.sampled_from(list(shapes))) for seam, shapes in SEAMS.items()}
-    styles = draw(st.lists(st.sampled_from(list(STYLES)), min_size=6, max_size=6))
-    return {
-        "chosen": chosen,
-        "styles": styles,
-        "comment": draw(st.sampled_from(COMMENTS)),
-        "tail": draw(st.sampled_from(["", "\n\n\n", "\n# end"])),
-    }
-
-
-def write(root: Path, host: dict) -> Path:
-    package = build(root, host["chosen"])
-    paths = sorted(path for path in package.rglob("*.py") if path.stat().st_size)
-    for path, style in zip(paths, host["styles"]):
-        text = path.read_text().rstrip("\n") + f"\n{host['comment']}\n{host['tail']}"
-        path.write_bytes(STYLES[style](text))
-    return package
+    package = build(tmp_path, chosen)
+    style = list(STYLES.values())[number % len(STYLES)]
+    for path in package.rglob("*.py"):
+        if path.stat().st_size:
+            path.write_bytes(style(path.read_text()))
+    check_there_and_back(package)
 
 
 def edited_lines(examination: engine.Examination, path: str) -> set[int]:
@@ -77,13 +46,6 @@ def edited_lines(examination: engine.Examination, path: str) -> set[int]:
         for line in finding.outcome.lines
     }
     return {line + more for line in lines for more in range(10)}
-
-
-@settings(max_examples=12)
-@given(files())
-def test_concatenations(host):
-    with tempfile.TemporaryDirectory() as folder:
-        check_there_and_back(write(Path(folder), host))
 
 
 def check_there_and_back(package: Path) -> None:

@@ -163,10 +163,8 @@ def test_a_loader_that_ends_is_an_error(monkeypatch):
 
 @pytest.mark.parametrize(
     "measurement, words",
-    [(step, "--rounds -1"), (step, "--batch 0"), (step, "--ranks 0"), (step, "--cameras -1"),
-     (step, "--down-dims 16,many"), (step, "--option comm=fast"),
-     (step, "--ranks 2 --device cuda"), (data, "--rounds 0"), (data, "--sizes 8:8"),
-     (data, "--sizes 8x8:8x8:box"), (data, "--worlds 0")],
+    [(step, "--batch 0"), (step, "--down-dims 16,many"), (step, "--option comm=fast"),
+     (step, "--ranks 2 --device cuda"), (data, "--sizes 8x8:8x8:box"), (data, "--worlds 0")],
 )  # fmt: skip
 def test_usage(measurement, words, capsys):
     with pytest.raises(SystemExit) as ended:

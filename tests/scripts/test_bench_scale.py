@@ -15,9 +15,9 @@ STEP = Step(compute=0.02, batch=16, size=268e6, fixed=0.2, backward=0.5)
 SLOW = Link("slow", 20e-6, 10e9)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 11])
-@pytest.mark.parametrize("each", [0.001, 0.01, 0.1])
-@pytest.mark.parametrize("compute", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("each", [0.001, 0.1])
+@pytest.mark.parametrize("compute", [0.0, 0.02])
 def test_sending_is_a_queue_played_through(count, each, compute):
     step = replace(STEP, compute=compute, size=(count - 0.5) * scale.BUCKET)
     window, end = 0.5 * compute, 0.0

@@ -49,8 +49,10 @@ def test_it_goes_over_the_cube_down_closes_and_lifts(noise: float) -> None:
     assert moves[-1][1][2] > CUBE[2] + 0.1
 
 
-@pytest.mark.parametrize("opening", [0.0, 0.03, 0.08])
-@pytest.mark.parametrize("beside", [(0.05, 0.0, 0.0), (-0.02, 0.03, 0.01), (0.0, -0.1, 0.1)])
+@pytest.mark.parametrize(
+    ("beside", "opening"),
+    [((0.05, 0.0, 0.0), 0.0), ((-0.02, 0.03, 0.01), 0.03), ((0.0, -0.1, 0.1), 0.08)],
+)
 def test_from_anywhere_with_any_fingers_it_lifts(beside: tuple, opening: float) -> None:
     assert [*drive(CUBE + beside, opening=opening)][-1][1][2] > CUBE[2] + 0.1
 

@@ -92,7 +92,6 @@ def test_help_installs_nothing(checkout: Path, script: str) -> None:
     ("script", "word"),
     [
         *((script, "--nonsense") for script in SCRIPTS),
-        ("demo", "nonsense"),
         ("demo", "--ranks=two"),
         ("test", "tests/no_such_file.py"),
     ],
@@ -101,14 +100,6 @@ def test_a_wrong_argument_installs_nothing(checkout: Path, script: str, word: st
     done = start(checkout, script, word)
     assert done.returncode == 2 and f"scripts/{script}.sh: error: " in done.stderr, done
     assert not (checkout / "calls").exists() and not list(checkout.glob(".venv*"))
-
-
-def test_flags_of_pytest_are_passed_on(checkout: Path) -> None:
-    recorder(checkout / ".venv" / "bin" / "python")
-    for words in (["-n0", "-k", "sampler", "setup.py::a"], ["--", "--strange"]):
-        done = start(checkout, "test", *words)
-        *_, last = (checkout / "calls").read_text().splitlines()
-        assert done.returncode == 0 and last.endswith(" ".join(words[-1:])), done
 
 
 @pytest.mark.bad_input

@@ -70,11 +70,6 @@ def dirty(checkout, monkeypatch):
     path.write_text(path.read_text() + "mine = 1\n")
 
 
-def staged(checkout, monkeypatch):
-    dirty(checkout, monkeypatch)
-    git(checkout, "add", ".")
-
-
 def without_identity(checkout, monkeypatch):
     git(checkout, "config", "user.useConfigOnly", "true")
     for name in [name for name in os.environ if name.startswith(("GIT_AUTHOR", "GIT_COMM"))]:
@@ -83,19 +78,12 @@ def without_identity(checkout, monkeypatch):
 
 
 def refused_by_a_hook(checkout, monkeypatch):
-    write_hook(checkout, "pre-commit", f"echo x >> {EDITED}; git add .; echo no tests; exit 1")
-
-
-def removed_by_a_hook(checkout, monkeypatch):
-    write_hook(checkout, "pre-commit", f"rm {EDITED}; exit 1")
+    script = f"echo x >> {EDITED}; rm robomimic/utils/train_utils.py; git add .; echo no tests"
+    write_hook(checkout, "pre-commit", f"{script}; exit 1")
 
 
 def rewritten_by_a_hook(checkout, monkeypatch):
     write_hook(checkout, "pre-commit", f"echo '# formatted' >> {EDITED}; git add .")
-
-
-def someone_elses(checkout, monkeypatch):
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
 
 
 def without_git(checkout, monkeypatch):
@@ -111,14 +99,6 @@ def not_tracked(checkout, monkeypatch):
     git(checkout, "commit", "-q", "-m", "not ours")
 
 
-def in_a_merge(checkout, monkeypatch):
-    git(checkout, "checkout", "-q", "-b", "other")
-    git(checkout, "commit", "-q", "--allow-empty", "-m", "other")
-    git(checkout, "checkout", "-q", "main")
-    git(checkout, "commit", "-q", "--allow-empty", "-m", "main")
-    git(checkout, "merge", "-q", "--no-commit", "--no-ff", "other")
-
-
 def of_one_file(checkout, monkeypatch):
     (checkout / "robomimic/utils").chmod(0o500)
 
@@ -128,21 +108,16 @@ def of_one_file(checkout, monkeypatch):
     ("name", "prepare", "words"),
     [
         ("ddp", dirty, "has uncommitted changes"),
-        ("ddp", staged, "has uncommitted changes"),
         ("main", None, "a branch named 'main' already exists"),
         ("main/ddp", None, "git switch was refused"),
         ("a..b", None, "not a valid branch name"),
         ("", None, "git switch was refused"),
-        ("@{-1}", None, "git switch was refused"),
         ("ddp", without_identity, "git commit was refused: Author identity unknown"),
         ("ddp", refused_by_a_hook, "no tests"),
-        ("ddp", removed_by_a_hook, "git commit was refused"),
         ("ddp", rewritten_by_a_hook, "a hook of the repository has rewritten"),
-        ("ddp", someone_elses, "dubious ownership"),
         ("ddp", without_git, "git cannot be started"),
         ("ddp", no_repository, "not a git repository"),
         ("ddp", not_tracked, "did not match any file(s) known to git"),
-        ("ddp", in_a_merge, "cannot switch branch while merging"),
         ("ddp", of_one_file, "is read-only"),
     ],
 )
@@ -153,7 +128,7 @@ def test_what_stops_it_is_one_error_and_nothing_is_changed(
     with monkeypatch.context() as patched:
         if prepare is not None:
             prepare(checkout, patched)
-        if prepare not in (without_git, someone_elses):
+        if prepare is not without_git:
             before = state(checkout)
         code, out, err = command("apply", checkout, "--branch", name)
     assert (code, out, state(checkout)) == (1, "", before), err

@@ -11,8 +11,6 @@ import pytest
 from libcst.metadata.position_provider import PositionProvidingCodegenState
 
 from robomimic_ddp import __version__, cli
-from robomimic_ddp.commands.doctor import software
-from robomimic_ddp.commands.doctor.findings import Context
 from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
@@ -26,11 +24,11 @@ def break_seam(host) -> None:
     )
 
 
-def loaded_by(*arguments: str) -> set[str]:
-    """Top-level modules in a fresh Python after running the command line."""
+def loaded_by(*lines: list[str]) -> set[str]:
+    """Top-level modules in a fresh Python after running these command lines."""
     code = (
-        "import sys\nfrom robomimic_ddp import cli\n"
-        f"try:\n    cli.main({list(arguments)!r})\nexcept SystemExit:\n    pass\n"
+        f"import sys\nfrom robomimic_ddp import cli\nfor words in {lines!r}:\n"
+        "    try:\n        cli.main(words)\n    except SystemExit:\n        pass\n"
         "print('MODULES', *sorted({name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
@@ -43,16 +41,14 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["apply", "--help"], ["run", "--help"], ["plot"]]
-)
-def test_help_is_light(arguments):
+def test_help_is_light():
+    lines = ["--help"], ["--version"], ["apply", "--help"], ["run", "--help"], ["plot"]
     heavy = {"torch", "tensorflow", "libcst", "robomimic", "numpy", "matplotlib"}
-    assert not loaded_by(*arguments) & heavy
+    assert not loaded_by(*lines) & heavy
 
 
 def test_patching_loads_neither_torch_nor_the_host(host):
-    loaded = loaded_by("apply", str(host))
+    loaded = loaded_by(["apply", str(host)])
     assert "libcst" in loaded
     assert not loaded & {"torch", "tensorflow", "robomimic", "numpy"}
 
@@ -80,18 +76,11 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
     [
         (["--"], "required: COMMAND"),
         (["retrofit"], "invalid choice"),
-        (["apply", "--fast"], "unrecognized arguments"),
         (["aply"], "Did you mean apply?"),
-        (["statu"], "Did you mean status?"),
         (["apply", "--chekc", "{host}"], "Did you mean --check?"),
         (["apply", "--chekc", "{host}"], "usage: robomimic-ddp apply [-h]"),
         (["ckpt", "sho"], "Did you mean show?"),
-        (["sweep", "shwo"], "Did you mean show?"),
         (["sweep", "run", "somewhere", "--rnaks", "2"], "Did you mean --ranks?"),
-        (["status", "/no/such/folder"], "no such file or folder"),
-        (["status", __file__], "is a file"),
-        (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
-        (["apply", "{host}", "--with", "scale_rl"], "Did you mean scale_lr"),
         (["apply", "{host}", "--with", "no_such"], "off by default: unet_config."),
     ],
 )
@@ -110,13 +99,12 @@ def test_apply_lists_what_the_host_has_and_names_its_path_again(command, host):
     assert f"`robomimic-ddp revert '{folder}'`" in out
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_status_is_readable_on_a_terminal(command, host, width, monkeypatch):
+def test_status_is_readable_on_a_terminal(command, host, monkeypatch):
     whole = command("status", str(host))[1]
-    monkeypatch.setattr(commands, "width", lambda: width)
+    monkeypatch.setattr(commands, "width", lambda: 80)
     code, out, _ = command("status", str(host))
     lines = out.splitlines()
-    assert code == 0 and max(len(line) for line in lines[1:]) <= width
+    assert code == 0 and max(len(line) for line in lines[1:]) <= 80
     table = whole[whole.index("AREA") : whole.index("\n\n", whole.index("AREA"))]
     names = [line.split("  ")[-3].strip() for line in table.splitlines() if "not" not in line]
     assert all(name in out for name in names)
@@ -137,11 +125,6 @@ def test_a_blocked_host_is_one_with_line_and_what_to_do(host, command, name):
     assert snapshot(host) == before
 
 
-def test_the_problem_can_be_left_out(host, command):
-    break_seam(host)
-    assert command("apply", host, "--without", "atomic_save")[0] == 0
-
-
 def test_status_shows_a_line_for_each_seam(host, command):
     code, out, _ = command("status", host)
     assert code == 0
@@ -150,25 +133,9 @@ def test_status_shows_a_line_for_each_seam(host, command):
     command("apply", host)
     code, out, _ = command("status", host)
     assert (code, "can be patched" in out) == (0, False)
-    assert "patched: every edit is in place." in out
+    assert "patched: every edit is in place." in out and "revert restores the originals" in out
     assert command("diff", host) == (0, "", "patched: every edit is in place.\n")
     assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert restores" in out
-
-
-def test_one_file_is_not_files(host, command):
-    before = (host / "utils/torch_utils.py").read_bytes()
-    command("apply", host)
-    (host / "utils/torch_utils.py").write_bytes(before)
-    assert "apply would edit 1 file." in command("status", host)[1]
-    assert "\n1 file edited. Take" in command("apply", host)[1]
-
-
-def test_apply_and_doctor_count_the_same_files(host, command, monkeypatch):
-    assert "\n4 files edited, scripts/train_rlds.py added. Take" in command("apply", host)[1]
-    monkeypatch.syspath_prepend(str(host.parent))
-    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    (finding,) = software.check_host(Context({}, {}))
-    assert "(4 files, " in finding.message
 
 
 def test_apply_names_the_lines_as_they_are_now(host, command):
@@ -183,17 +150,14 @@ def test_revert_names_edited_files_and_force_keeps_them(host, command):
     command("apply", host)
     path = host / SEAM
     path.write_text(path.read_text() + "mine = 1\n")
+    shown = " ".join(command("status", host)[1].split())
+    assert f"edited by hand since: {SEAM}" in shown and "restores the originals" not in shown
     code, out, err = command("revert", host)
     assert (code, out) == (1, "")
     assert str(path) in err and "--force" in err
     code, out, _ = command("revert", host, "--force")
     assert code == 0
     assert f"kept your version of {path} as train_utils.py.edited" in out
-
-
-def test_revert_of_a_host_without_a_record(host, command):
-    code, out, _ = command("revert", host)
-    assert (code, "nothing to do" in out) == (0, True)
 
 
 def test_a_reader_that_stops_reading_is_no_error(host, tmp_path):
@@ -222,15 +186,3 @@ def test_ctrl_c_while_libcst_reads_is_one_line(host, command, monkeypatch):
     monkeypatch.setattr(libcst.Return, "_codegen_impl", interrupted)
     assert command("apply", host) == (130, "", "robomimic-ddp: interrupted\n")
     assert snapshot(host) == before
-
-
-def test_status_does_not_promise_what_revert_refuses(host, capsys):
-    assert cli.main(["apply", str(host)]) == 0
-    capsys.readouterr()
-    cli.main(["status", str(host)])
-    assert "revert restores the originals" in capsys.readouterr().out
-    (host / SEAM).write_text((host / SEAM).read_text() + "\n# by hand\n")
-    cli.main(["status", str(host)])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"edited by hand since: {SEAM}" in shown and "restores the originals" not in shown
-    assert cli.main(["revert", str(host)]) == 1

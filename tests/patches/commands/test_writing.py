@@ -69,20 +69,6 @@ def test_a_read_only_file_is_respected_before_anything_is_written(folder):
     assert snapshot(folder) == before
 
 
-@pytest.mark.bad_input
-def test_a_read_only_folder_is_respected(folder):
-    inner = folder / "inner"
-    inner.mkdir()
-    os.chmod(inner, 0o555)
-    before = snapshot(folder)
-    try:
-        with pytest.raises(PatchError, match="inner"):
-            write_all([*some_changes(folder), Change(inner / "x.py", None, b"x")])
-        assert snapshot(folder) == before
-    finally:
-        os.chmod(inner, 0o755)
-
-
 @pytest.mark.planted_fault
 @pytest.mark.parametrize("full_at", range(1, 4))
 def test_a_full_disk_is_met_before_any_file_is_touched(folder, monkeypatch, full_at):

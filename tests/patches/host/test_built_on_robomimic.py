@@ -8,7 +8,7 @@ import pytest
 
 from robomimic_ddp.patches.outcomes import NotPresent
 from tests.hosts import Host, python
-from tests.patches.support import CHECKOUT, SMALL_HOST, examine, run_command, snapshot, write_host
+from tests.patches.support import CHECKOUT, SMALL_HOST, examine, snapshot, write_host
 
 OWN = {
     "__init__.py": "",
@@ -62,6 +62,17 @@ def found(installed, monkeypatch):
     return installed
 
 
+@pytest.fixture
+def ddp(command):
+    """`ddp(*words)`: exit code and words on standard output of `robomimic-ddp`."""
+
+    def run(*words):
+        code, out, _ = command(*words)
+        return code, " ".join(out.split())
+
+    return run
+
+
 def test_areas_that_the_installed_robomimic_has_are_not_missed(package, found):
     examination = examine(package)
     assert not examination.blocked, examination.problems
@@ -87,32 +98,26 @@ def test_without_an_installed_robomimic_it_says_which_python_to_use(package, mon
 
 
 @pytest.mark.bad_input
-def test_what_blocks_the_installed_one_is_shown_with_its_files(package, found):
+def test_what_blocks_the_installed_one_is_shown_with_its_files(package, found, ddp):
     (found / "utils/torch_utils.py").unlink()
-    done = run_command("status", str(package), paths=(found.parent,))
-    said = " ".join(done.stdout.split())
-    assert done.returncode == 1 and "mine is built on this robomimic:" in said
+    code, said = ddp("status", package)
+    assert code == 1 and "mine is built on this robomimic:" in said
     assert f"{found}/utils/torch_utils.py: cuda_device" in said.replace("//", "/")
 
 
-def test_apply_edits_its_files_alone_and_says_which_others_lack_theirs(package, found):
+def test_apply_edits_its_files_alone_and_says_which_others_lack_theirs(package, found, ddp):
     before = snapshot(package), snapshot(found)
-
-    def ddp(*words):
-        done = run_command(*words, paths=(found.parent,))
-        return done.returncode, " ".join(done.stdout.split())
-
-    code, said = ddp("apply", str(package))
+    code, said = ddp("apply", package)
     assert code == 0 and "2 files edited" in said
     assert f"robomimic-ddp apply {found}; or train with robomimic-ddp run" in said
     assert snapshot(found) == before[1]
-    code, said = ddp("apply", "--check", str(package))
+    code, said = ddp("apply", "--check", package)
     assert code == 1 and f"robomimic-ddp apply {found}" in said
-    assert f"built on the robomimic in {found}" in ddp("status", str(package))[1]
-    assert ddp("apply", str(found))[0] == 0
-    code, said = ddp("apply", "--check", str(package))
+    assert f"built on the robomimic in {found}" in ddp("status", package)[1]
+    assert ddp("apply", found)[0] == 0
+    code, said = ddp("apply", "--check", package)
     assert code == 0 and f"built on the robomimic in {found}, which is patched" in said
-    assert (ddp("revert", str(package))[0], ddp("revert", str(found))[0]) == (0, 0)
+    assert (ddp("revert", package)[0], ddp("revert", found)[0]) == (0, 0)
     assert (snapshot(package), snapshot(found)) == before
 
 

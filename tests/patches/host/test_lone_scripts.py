@@ -10,7 +10,7 @@ from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches import engine, registry
 from robomimic_ddp.patches.host.lone_scripts import find_host, script_host
 from tests.isaac_host import PLACE, SCRIPT, write_checkout
-from tests.patches.support import run_command, snapshot, write_host
+from tests.patches.support import snapshot, write_host
 
 
 @pytest.fixture
@@ -102,19 +102,19 @@ def test_without_an_installed_robomimic_it_says_which_python_to_use(checkout, mo
     )
 
 
-def test_the_commands_say_that_robomimic_has_edits_of_its_own(checkout, installed):
+def test_the_commands_say_that_robomimic_has_edits_of_its_own(checkout, installed, command):
     before = snapshot(checkout)
 
     def ddp(*words):
-        done = run_command(*words, paths=(installed.parent,))
-        return done.returncode, " ".join(done.stdout.split())
+        code, out, _ = command(*words)
+        return code, " ".join(out.split())
 
-    code, text = ddp("status", str(checkout))
+    code, text = ddp("status", checkout)
     assert code == 0 and "one starts on each rank, on its GPU" in text
-    code, text = ddp("apply", str(checkout))
+    code, text = ddp("apply", checkout)
     assert code == 0 and "1 file edited" in text
     assert f"train.py is built on the robomimic in {installed}" in text
     assert f"robomimic-ddp apply {installed}; or train with robomimic-ddp run" in text
-    assert "recorded in .robomimic_ddp.json" in ddp("status", str(checkout))[1]
-    assert ddp("revert", str(checkout / PLACE))[0] == 0
+    assert "recorded in .robomimic_ddp.json" in ddp("status", checkout)[1]
+    assert ddp("revert", checkout / PLACE)[0] == 0
     assert snapshot(checkout) == before
