@@ -14,13 +14,10 @@ from tests.datasets import make_hdf5
 TIMED_OUT = 124
 """The exit code of a case that did not end by itself."""
 NAMES = {
-    "spaces and quotes": 'my data\'s "set"',
-    "a newline": "two\nlines",
-    "dashes": "--config=x -rf",
-    "unicode": "données-データ-🤖",
+    "spaces, quotes, a newline": 'my data\'s "set"\nof two lines',
+    "dashes, unicode": "--config=x -rf données-データ-🤖",
     "commands": "$(touch executed)`touch executed`; touch executed;",
-    "references": "${train.seed} $HOME [x]{y}",
-    "patterns": "*?\\#b%s{0}",
+    "references, patterns": "${train.seed} $HOME [x]{y}*?\\#b%s{0}",
 }
 """Odd but legal names of files."""
 

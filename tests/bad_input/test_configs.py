@@ -43,9 +43,7 @@ FILES = (
         ("none.json: no such file", "looked for"),
     ),
     Case("config: a folder", lambda place: [f"load_from={place.folder}"], ("could not be read",)),
-    Case("config: empty file", text(""), ("config.json could not be read as JSON",)),
     Case("config: not JSON", text("batch_size: 3"), ("could not be read as JSON", "line 1")),
-    Case("config: cut off", text('{"algo_name": "diff'), ("could not be read as JSON",)),
     Case("config: a list", text("[1, 2]"), ("contains a list", "algo_name")),
     Case("config: not UTF-8", text(b'{"algo_name": "\xff"}'), ("could not be read as JSON",)),
     Case(
@@ -61,25 +59,10 @@ FILES = (
         entry="train",
     ),
     Case(
-        "config: not JSON in the host's own entry",
-        hosts_entry(text("{")),
-        ("--config", "config.json could not be read as JSON"),
+        "config: algo_name a list in the host's own entry",
+        hosts_entry(text('{"algo_name": ["bc"]}')),
+        ("found algo_name=['bc']", "expected the name"),
         entry="train",
-    ),
-    Case(
-        "config: no algo_name in the host's own entry",
-        hosts_entry(text("{}")),
-        ("--config", "found no algo_name"),
-        entry="train",
-    ),
-    *(
-        Case(
-            f"config: algo_name {found} in the host's own entry",
-            hosts_entry(text(json.dumps({"algo_name": found}))),
-            (f"found algo_name={found!r}", "expected the name"),
-            entry="train",
-        )
-        for found in (3, None, ["bc"], {"bc": 1})
     ),
     Case(
         "config: unknown algorithm in the host's own entry",
@@ -98,11 +81,6 @@ FILES = (
         dotlist("algo_name=[bc]"),
         ("algo_name=['bc']", "none of this host's algorithms"),
     ),
-    Case(
-        "config: ddp is no section",
-        dotlist(ddp="linear"),
-        ("expected a section of options",),
-    ),
 )
 
 KEYS = (
@@ -116,16 +94,6 @@ KEYS = (
         hosts_entry(dotlist(train={"batchsize": 3})),
         ("unknown key train.batchsize", "train.batch_size"),
         entry="train",
-    ),
-    Case(
-        "key: a misspelt section",
-        dotlist("trian.batch_size=3"),
-        ("unknown key trian", "closest valid key is train"),
-    ),
-    Case(
-        "key: in the wrong section",
-        dotlist("experiment.batch_size=3"),
-        ("unknown key experiment.batch_size", "train.batch_size"),
     ),
     Case("key: at the top", dotlist("batch_size=16"), ("key batch_size", "train.batch_size")),
     Case(
@@ -164,30 +132,20 @@ VALUES = tuple(
     Case(f"value: {arguments[-1]}", dotlist(*arguments), words)
     for arguments, words in (
         (["train.batch_size=0"], ("train.batch_size=0", "at least 1")),
-        (["train.batch_size=-4"], ("train.batch_size=-4", "at least 1")),
         (["train.batch_size=2.5"], ("train.batch_size=2.5", "whole number")),
-        (["train.batch_size=many"], ("train.batch_size='many'", "whole number")),
-        (["train.batch_size=null"], ("train.batch_size=None", "whole number")),
-        (["train.num_epochs=-1"], ("train.num_epochs=-1", "at least 1")),
         (["train.num_epochs=ten"], ("train.num_epochs='ten'", "whole number")),
-        (["train.seq_length=0"], ("train.seq_length=0", "at least 1")),
         (["train.seq_length=4"], ("train.seq_length=4", "prediction_horizon=16", "15 or more")),
-        (["train.frame_stack=0"], ("train.frame_stack=0", "at least 1")),
         (
             ["train.frame_stack=1"],
             ("train.frame_stack=1", "observation_horizon=2", "2 or more"),
         ),
         (["train.seed=-1"], ("train.seed=-1", "at least 0")),
-        (["train.seed=now"], ("train.seed='now'", "whole number")),
-        (["train.num_data_workers=-2"], ("train.num_data_workers=-2", "at least 0")),
-        (["train.num_data_workers=few"], ("train.num_data_workers='few'", "whole number")),
         (
             ["train.num_data_workers=100000"],
             ("train.num_data_workers=100000", "CPU core"),
         ),
         (["experiment.epoch_every_n_steps=1e30"], ("epoch_every_n_steps=1e+30", "at most 1000000")),
         (["train.seed=4294967296"], ("train.seed=4294967296", "at most 4294967295")),
-        (["experiment.epoch_every_n_steps=0"], ("experiment.epoch_every_n_steps=0", "at least 1")),
         (
             ["experiment.validation_epoch_every_n_steps=-1"],
             ("experiment.validation_epoch_every_n_steps=-1", "at least 1"),
@@ -210,10 +168,6 @@ VALUES = tuple(
             ["algo.optim_params.policy.learning_rate.initial=.nan"],
             ("learning_rate.initial=nan", "number"),
         ),
-        (
-            ["algo.optim_params.policy.learning_rate.initial=fast"],
-            ("learning_rate.initial='fast'", "number"),
-        ),
         (["resume=perhaps"], ("resume='perhaps'", "true or false")),
         (["debug=3"], ("debug=3", "true or false")),
     )
@@ -231,6 +185,17 @@ OPTIONS = (
     Case("option: nested", dotlist("ddp.batch.size=3"), ("ddp.batch=", "per_rank | global")),
     Case("option: no section", dotlist("ddp=fast"), ("ddp='fast'", "section of options")),
     Case("option: bad value in the file", dotlist(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
+    Case(
+        "option: unknown in the host's own entry",
+        hosts_entry(dotlist(ddp={"lr_scalin": "sqrt"})),
+        ("ddp.lr_scalin is not an option. Did you mean ddp.lr_scaling?",),
+        entry="train",
+    ),
+    Case(
+        "option: unknown to this torch",
+        dotlist("ddp.kwargs.bucket_mb=5"),
+        ("ddp.kwargs.bucket_mb: DistributedDataParallel of", "Did you mean ddp.kwargs.bucket_cap"),
+    ),
     Case(
         "option: bad value in the environment",
         dotlist(),

@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
 DEEP = 100_000
 JSON = {
     "deep lists": ("[" * DEEP, "levels deep"),
-    "deep and closed": ("[" * DEEP + "]" * DEEP, "levels deep"),
     "deep objects": ('{"a":' * 101 + "1" + "}" * 101, "levels deep"),
     "a key twice": ('{"a": 1, "a": 2}', "'a' twice"),
     "a long number": ("1" * 10_000, r"4300 digits|limit \(4300\)"),
@@ -49,12 +48,10 @@ YAML = {
     "an anchor in itself": ("&a [*a]", "alias"),
     "deep lists": ("[" * 20_000, "levels deep"),
     "deep lines": ("- " * 20_000, "levels deep"),
-    "deep keys": ("? " * 20_000, "levels deep"),
     "a null key": ("null: 1", "key None"),
     "a list as key": ("? [a]\n: 1", "expected text"),
     "a key twice": ("a: 1\na: 2", "'a' twice"),
     "a tag": ("a: !!python/object/apply:os.getcwd []", "tag"),
-    "a wrong tag": ("a: !!timestamp x", "tag"),
 }
 
 
@@ -127,7 +124,7 @@ def host(tmp_path: Path) -> Path:
     return write_host(tmp_path / "repository")
 
 
-@pytest.mark.parametrize("name", ["scripts/train_rlds.py", "scripts/train_2.py", "algo/x.py"])
+@pytest.mark.parametrize("name", ["scripts/train_rlds.py", "algo/x.py"])
 def test_pipes_and_links_named_as_sources_hang_no_command(name: str, host: Path, command) -> None:
     pipe(host / name)
     (host / "utils/gone.py").symlink_to("nowhere.py")
@@ -247,24 +244,13 @@ def test_what_other_libraries_read_is_limited(make: Callable, tmp_path: Path) ->
         _ = source.Source(tmp_path).builder
 
 
-@pytest.mark.parametrize("name", [lock.NAME, history.FILE_NAME])
-def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(name: str, tmp_path: Path) -> None:
-    pipe(tmp_path / name)
-    with pytest.raises(OSError, match="pipe|No such device"):
-        lock.take(tmp_path) if name == lock.NAME else history.append(tmp_path, {})
-    with pytest.raises(DataError):
-        history.read(tmp_path)
-    assert not state_file.exists(tmp_path)
-
-
-def test_a_pipe_is_named_where_a_file_is_written(tmp_path: Path) -> None:
-    pipe(tmp_path / lock.NAME)
+def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(tmp_path: Path) -> None:
+    for name in (lock.NAME, history.FILE_NAME):
+        pipe(tmp_path / name)
     with pytest.raises(WriteError, match="is a pipe: a file is needed"):
         lock.take(tmp_path)
-
-
-def test_a_history_that_is_no_file_is_not_called_missing(tmp_path: Path) -> None:
-    pipe(tmp_path / history.FILE_NAME)
+    with pytest.raises(OSError, match="pipe|No such device"):
+        history.append(tmp_path, {})
     with pytest.raises(DataError, match="is a pipe: a file is needed"):
         history.read(tmp_path)
 

@@ -112,9 +112,8 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
     assert safe_load.read_known(path, "it")["algo_name"] == "bc"
 
 
-@pytest.mark.parametrize("write", [several_disks, of_a_newer_torch])
-def test_a_state_with_such_an_archive_is_damaged(write, tmp_path: Path) -> None:
-    write(tmp_path / state_file.STATE)
+def test_a_state_with_such_an_archive_is_damaged(tmp_path: Path) -> None:
+    several_disks(tmp_path / state_file.STATE)
     with pytest.raises(CheckpointError, match="is damaged and cannot be used"):
         state_file.read_file(tmp_path / state_file.STATE)
 
@@ -131,8 +130,6 @@ def test_why_a_state_was_not_loaded_is_no_advice_to_run_its_code(tmp_path: Path)
 
 MODELS = {
     "no names": {"nets": [1, 2]},
-    "a number as a name": {"nets": {5: torch.zeros(1)}},
-    "a number as a tensor": {"nets": {"policy.net": 3}},
     "a dictionary as a tensor": {"nets": {"policy.net": {"weight": torch.zeros(1)}}},
     "a tensor as the average": {"nets": {}, "ema": torch.zeros(3)},
 }
@@ -146,7 +143,7 @@ def test_models_that_have_no_named_tensors(model: Any, tmp_path: Path, capsys) -
         assert "odd.pth: its model has" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("config", ["[1]", '{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
+@pytest.mark.parametrize("config", ['{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
 def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
     of_8_bits = getattr(torch, "float8_e4m3fn", torch.float32)  # torch 2.1
     odd = net(torch.zeros(1).to(of_8_bits), config=config, variable_state="epoch")

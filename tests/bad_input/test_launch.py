@@ -36,16 +36,12 @@ def launch(name: str, words: tuple[str, ...], entry: str = "train_rlds", **chang
 ENVIRONMENT = (
     launch("WORLD_SIZE alone", ("but not RANK and LOCAL_RANK",), RANK=None, LOCAL_RANK=None),
     launch("no RANK", ("WORLD_SIZE and LOCAL_RANK but not RANK", "torchrun"), RANK=None),
-    launch("no LOCAL_RANK", ("but not LOCAL_RANK", "torchrun"), LOCAL_RANK=None),
     launch("no WORLD_SIZE", ("but not WORLD_SIZE", "torchrun"), WORLD_SIZE=None),
     launch("RANK beyond", ("RANK=4 does not fit WORLD_SIZE=4", "0 to 3"), RANK="4"),
-    launch("RANK below", ("RANK=-1 does not fit",), RANK="-1"),
     launch("RANK a word", ("RANK='one' is not a whole number",), RANK="one"),
-    launch("RANK a fraction", ("RANK='1.0' is not a whole number",), RANK="1.0"),
     launch("RANK empty", ("RANK='' is not a whole number", "unset it"), RANK=""),
     launch("LOCAL_RANK beyond", ("LOCAL_RANK=2 does not fit LOCAL_WORLD_SIZE=2",), LOCAL_RANK="2"),
     launch("WORLD_SIZE 0", ("WORLD_SIZE=0 is not a number of ranks",), WORLD_SIZE="0"),
-    launch("WORLD_SIZE a word", ("WORLD_SIZE='all'",), WORLD_SIZE="all"),
     launch(
         "more local ranks than ranks",
         ("LOCAL_WORLD_SIZE=8", "WORLD_SIZE=4"),
@@ -53,7 +49,6 @@ ENVIRONMENT = (
     ),
     launch("no address", ("MASTER_ADDR is not set", "cannot meet"), MASTER_ADDR=None),
     launch("no port", ("MASTER_PORT is not set", "cannot meet"), MASTER_PORT=""),
-    launch("port a word", ("MASTER_PORT='http'", "1 to 65535"), MASTER_PORT="http"),
     launch("port too large", ("MASTER_PORT='70000'", "1 to 65535"), MASTER_PORT="70000"),
     launch("in the host's own entry", ("RANK='x' is not a whole number",), "train", RANK="x"),
 )

@@ -50,7 +50,6 @@ def test_no_number_in_the_data_of_one_rank(host_copy: Host, place: Place) -> Non
     [
         ("train.batch_size=30", ("43 samples", "one step takes 60 (2 ranks x 30)", "fewer ranks")),
         ("train.num_epoch=0", ("unknown key train.num_epoch", "train.num_epochs")),
-        ("train.data=/none.hdf5", ("there is no dataset /none.hdf5",)),
     ],
 )
 def test_what_all_ranks_find_is_said_once(

@@ -50,9 +50,6 @@ def data_path_is_a_file(place: Place) -> list[str]:
 FOLDERS = (
     Case("rlds: no folder", rlds("train.data_path=/none"), ("train.data_path='/none'", "folder")),
     Case("rlds: no path", rlds("train.data_path=''"), ("train.data_path=''", "is not a folder")),
-    Case(
-        "rlds: null path", rlds("train.data_path=null"), ("train.data_path=''", "is not a folder")
-    ),
     Case("rlds: a file for a folder", data_path_is_a_file, ("data.hdf5' is not a folder",)),
     Case(
         "rlds: unknown dataset",
@@ -93,23 +90,16 @@ VALUES = tuple(
     for argument, words in (
         ("train.data_format=rlds", ("train.data_format='rlds'", "droid_rlds", "robomimic")),
         ("train.dataset_names=[]", ("train.dataset_names=[]", "names of the datasets")),
-        ("train.dataset_names=''", ("train.dataset_names", "names of the datasets")),
         ("train.dataset_names=[a,b]", ("train.sample_weights=[1.0]", "2 dataset(s)")),
         ("train.sample_weights=[1,2]", ("train.sample_weights=[1, 2]", "1 dataset(s)")),
         ("train.sample_weights=[-1]", ("train.sample_weights=[-1]", "at least 0")),
         ("train.sample_weights=[0]", ("train.sample_weights=[0]", "not all 0")),
-        ("train.sample_weights=[.nan]", ("train.sample_weights=[nan]",)),
-        ("train.sample_weights=[much]", ("train.sample_weights=['much']",)),
-        ("train.validation_fraction=0", ("train.validation_fraction=0", "between 0 and 1")),
         ("train.validation_fraction=1.5", ("train.validation_fraction=1.5", "between 0 and 1")),
-        ("train.validation_fraction=some", ("train.validation_fraction='some'", "number")),
         ("train.shuffle_buffer_size=0", ("train.shuffle_buffer_size=0", "at least 1")),
-        ("train.shuffle_buffer_size=big", ("train.shuffle_buffer_size='big'", "number")),
         ("train.subsample_length=-3", ("train.subsample_length=-3", "or null")),
         ("train.num_parallel_calls=0", ("train.num_parallel_calls=0", "or null")),
         ("train.dataset_version=1.0", ("train.dataset_version=1.0", "text in quotes")),
         ("observation.image_dim=[0,64]", ("observation.image_dim=[0, 64]", "pixels")),
-        ("observation.image_dim=[128]", ("observation.image_dim=[128]", "[height, width]")),
         ("observation.image_dim=128", ("observation.image_dim=128", "list")),
         ("observation.image_filter=box", ("observation.image_filter='box'", "lanczos3")),
         ("observation.image_antialias=true", ("unknown key", "observation.image_antialias")),

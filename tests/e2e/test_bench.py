@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ import time
 import psutil
 import pytest
 
-from tests.configs import write_config
 from tests.hosts import environment, python, require_clean
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -68,16 +66,3 @@ def test_a_bench_that_is_killed_leaves_no_training(host_copy, config_file, tmp_p
     for process in running:
         process.kill()
     assert not running
-
-
-@pytest.mark.slow  # tests/commands/test_bench.py has one that fails at once
-@pytest.mark.bad_input
-def test_a_training_that_fails_shows_its_last_lines(host_copy, config_file, tmp_path):
-    settings = json.loads(config_file("diffusion_policy").read_text())
-    settings["algo"]["optim_params"] = {"policy": {"optimizer_type": "none_of_the_hosts"}}
-    config = write_config(tmp_path / "bad.json", settings)
-    result = bench(host_copy, tmp_path, config, "1,2")
-    assert result.returncode == 1 and not result.leftovers
-    assert "Error" in result.stderr.partition("robomimic-ddp: the training on 1 rank ended")[0]
-    assert "ended with exit code 1, so no speed was measured; its last lines" in result.stderr
-    assert not [*(tmp_path / "tmp").iterdir()]

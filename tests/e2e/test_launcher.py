@@ -218,12 +218,10 @@ def test_a_job_that_slurm_does_not_requeue_says_how_to_resume(stopped):
 
 
 def test_a_stopped_job_is_requeued_without_a_temporary_folder(stopped, folder):
-    job = stopped(TMPDIR=str(folder / "absent"))
+    """Ranks meet below the ports of outgoing connections: such a connection keeps its port for a
+    minute after its end, and nobody could listen on it.
+    """
+    job = stopped(TMPDIR=str(folder / "absent"), SLURM_JOB_ID="35999")
     assert (folder / "requeued").exists() and job.returncode == 0, job.stderr
-
-
-def test_a_job_meets_below_the_ports_of_outgoing_connections(stopped, folder):
-    """Such a connection keeps its port for a minute after its end: nobody could listen on it."""
-    stopped(SLURM_JOB_ID="35999")
     port = int((folder / "srun").read_text().partition("--rdzv localhost:")[2].split()[0])
     assert 20000 <= port < 32768

@@ -13,7 +13,6 @@ import pytest
 
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, environment, torchrun
-from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]
 
@@ -29,9 +28,8 @@ def require_no_other_failure(result) -> None:
     assert "<NO_OTHER_FAILURES>" in others or "exitcode  : -15" in others, result
 
 
-@pytest.mark.parametrize("attempt", slow_but("0", range(3)))
-def test_the_failing_rank_is_named_with_its_traceback(attempt):
-    """A race of tenths of a second before: hence several attempts in the slow tests."""
+def test_the_failing_rank_is_named_with_its_traceback():
+    """A race of tenths of a second before."""
     result = torchrun(None, "tests.e2e.entries.racing", "fails", "1")
     assert "rank      : 1" in root_cause_of(result)
     message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"

@@ -94,15 +94,6 @@ def a_net_is_trained_through_forward(job):
     job.loss = loss
 
 
-@fault("step", ["gradient of nets.policy.obs_encoder", "policy.obs_encoder was never called"])
-def a_net_is_trained_through_another_method(job):
-    def loss(batch):
-        seen = policy(job)["obs_encoder"].encode(batch["obs"])
-        return policy(job)["noise_pred_net"](seen).pow(2).mean()
-
-    job.loss = loss
-
-
 @fault("construction", ["policy.noise_pred_net is a DistributedDataParallel", EVERYWHERE])
 def a_ddp_of_the_hosts_own_is_trained_through_module(job):
     head = policy(job)["noise_pred_net"]
@@ -142,11 +133,6 @@ def a_parameter_outside_the_wrapped_nets(job):
     job.algo.nets["extra"] = nn.Linear(2, 2)
 
 
-@fault_on_one("construction", ["nets.extra.weight", "outside the nets"])
-def a_parameter_outside_the_wrapped_nets_on_one_rank(job):
-    job.algo.nets["extra"] = nn.Linear(2, 2)
-
-
 @fault("epoch begins", ["nets.policy.noise_pred_net.0.weight", "outside the nets", EVERYWHERE])
 def a_net_is_replaced_by_a_plain_one_after_wrapping(job):
     policy(job)["noise_pred_net"] = copy.deepcopy(policy(job)["noise_pred_net"])
@@ -155,13 +141,6 @@ def a_net_is_replaced_by_a_plain_one_after_wrapping(job):
 @fault_on_one("epoch begins", ["nets.policy.noise_pred_net.0.weight", "outside the nets"])
 def a_net_is_replaced_by_a_plain_one_after_wrapping_on_one_rank(job):
     a_net_is_replaced_by_a_plain_one_after_wrapping(job)
-
-
-@fault_on_one(
-    "epoch begins", ["the first batch of epoch 1", "updates 6 parameter(s) that are in none"]
-)
-def all_nets_are_replaced_on_one_rank(job):
-    job.algo.nets["policy"] = copy.deepcopy(job.algo.nets["policy"])
 
 
 @fault(
@@ -193,19 +172,9 @@ def a_parameter_is_frozen_on_one_rank_only(job):
     policy(job)["obs_encoder"].layer.weight.requires_grad_(job.rank != BAD)
 
 
-@fault("epoch begins", ["the first batch of", "kind of nets.policy.obs_encoder.layer.weight", ODD])
-def a_parameter_is_frozen_on_one_rank_only_after_training_began(job):
-    a_parameter_is_frozen_on_one_rank_only(job)
-
-
 @fault_on_one("construction", ["kind of nets.policy.obs_encoder.grid", "frozen float64"])
 def another_dtype_on_one_rank(job):
     job.algo.nets.double()
-
-
-@fault_on_one("construction", ["kind of nets.policy.noise_pred_net.2.bias", "[5]"])
-def another_net_size_on_one_rank(job):
-    policy(job)["noise_pred_net"][2].bias.data = torch.zeros(5)
 
 
 # ----- weights, averages, buffers
@@ -232,11 +201,6 @@ def one_rank_loads_another_optimizer_state(job):
             "exp_avg": torch.full_like(parameter, float(job.rank == BAD)),
             "exp_avg_sq": torch.ones_like(parameter),
         }
-
-
-@fault_on_one("epoch ends", ["end of epoch 1", "nets.policy.obs_encoder.layer.weight"])
-def one_rank_loads_weights_after_the_epochs_began(job):
-    job.algo.nets.load_state_dict(job.algo.ema_nets.state_dict())
 
 
 @fault_on_one("epoch ends", ["end of epoch 1", "nets.policy.noise_pred_net.2.bias"])
@@ -278,11 +242,6 @@ def one_rank_skips_a_step(job):
     job.skip_step = job.rank == BAD and job.step_number == 2
 
 
-@fault_on_one("epoch ends", ["end of epoch 1", "optimizer policy step", "rank 1: (5, 5)"])
-def one_rank_takes_a_step_more(job):
-    optimizer(job).step()
-
-
 @fault_on_one("backward", ["first step of optimizer policy", "gradient of nets.policy"])
 def gradients_are_clipped_on_one_rank_only(job):
     nn.utils.clip_grad_norm_(job.algo.nets.parameters(), 1e-3)
@@ -297,11 +256,6 @@ def gradients_are_changed_on_one_rank_at_a_later_step(job):
 @fault_on_one("construction", ["before the first step", "optimizer policy learning rates", "0.02"])
 def another_learning_rate_on_one_rank(job):
     optimizer(job).param_groups[0]["lr"] = 2e-2
-
-
-@fault("stepped", ["end of epoch 1", "optimizer policy learning rates", ODD])
-def a_schedules_step_is_dropped_on_one_rank(job):
-    job.skip_schedule = job.rank == BAD and job.step_number == 1
 
 
 @fault_on_one("construction", ["optimizer policy, group 0: weight_decay"])
@@ -362,11 +316,6 @@ def a_counter_counts_a_step_twice_on_one_rank(job):
 @fault_on_one("construction", ["settings of policy.noise_pred_net.3", "'self.p': 0.2"])
 def another_dropout_on_one_rank(job):
     policy(job)["noise_pred_net"][3].p = 0.2
-
-
-@fault_on_one("construction", ["settings of self.scale", "(4,)"])
-def a_plain_tensor_of_another_shape_on_one_rank(job):
-    job.algo.scale = torch.ones(4)
 
 
 @fault_on_one("construction", ["settings of self.clusters[0].bins", "absent"])
@@ -529,11 +478,6 @@ def one_rank_repeats_its_second_batch(job):
 @fault("config", ["at start", "config train.seed", ODD, "same code, config, options"])
 def another_config_on_one_rank(job):
     job.config.train["seed"] = SEED + (job.rank == BAD)
-
-
-@fault("config", ["at start", "config train.batch_size", f"rank {BAD}: ", ODD])
-def another_batch_size_on_one_rank(job):
-    job.config.train["batch_size"] += job.rank == BAD
 
 
 @fault("config", ["at start", "option kwargs", ODD])

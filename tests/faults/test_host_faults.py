@@ -108,10 +108,6 @@ OTHERS: dict[str, tuple[str, Callable, tuple[int, ...], list]] = {
         *("iql", gains_an_optimizer, (0, 1)),
         ["VerifyError", "end of epoch 0", "optimizer late", "was added, replaced or unfrozen"],
     ),
-    "an optimizer that came later, on one rank": (
-        *("iql", gains_an_optimizer, (1,)),
-        ["VerifyError", "end of epoch 0", "optimizer"],
-    ),
     "a critic frozen on one rank": (
         *("td3_bc", freezes_a_critic, (1,)),
         ["WrapError", "optimizer critic[1]", "on rank 1"],

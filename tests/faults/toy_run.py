@@ -79,7 +79,7 @@ class ToyAlgo:
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        self.loss_weight, self.scale = 1.0, torch.ones(3)
+        self.loss_weight = 1.0
         head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Dropout(0.0))
         nets = {"obs_encoder": api.parallel(Encoder()), "noise_pred_net": api.parallel(head)}
         self.nets = nn.ModuleDict({"policy": nn.ModuleDict(nets)})

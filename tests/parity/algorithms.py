@@ -58,15 +58,12 @@ ALGORITHMS = {
     "BC Transformer": Algorithm("bc_transformer"),
     "BC Transformer-GMM": Algorithm("bc_transformer_gmm", ranks=_BOTH),
     "BC VAE": Algorithm("bc_vae"),
-    "BC VAE, learned prior": Algorithm("bc_vae", _prior(learn=True)),
     "BC VAE, prior of the observation": Algorithm(
         "bc_vae", _prior(learn=True, is_conditioned=True), ranks=_BOTH
     ),
-    "BC VAE, GMM prior": Algorithm("bc_vae", _prior(**_GMM)),
     "BC VAE, GMM prior of the observation": Algorithm(
         "bc_vae", _prior(**_GMM, is_conditioned=True), ranks=_BOTH
     ),
-    "BC VAE, categorical prior": Algorithm("bc_vae", _prior(**_CATEGORICAL)),
     "BC VAE, learned categorical prior": Algorithm(
         "bc_vae", _prior(**_CATEGORICAL, learn=True, is_conditioned=True), ranks=_BOTH
     ),

@@ -50,23 +50,12 @@ CASES = {
     "images, random crops": Case("diffusion_policy_crops"),
     "weighted mixture": Case("diffusion_policy", weights=(3.0, 1.0)),
     "clipped gradients": Case("diffusion_policy", max_grad_norm=0.2),
-    "images, 3 ranks": Case("diffusion_policy_images", ranks=3),
-    "images, random crops, 4 ranks": Case("diffusion_policy_crops", ranks=4),
-    "weighted mixture, 3 ranks": Case("diffusion_policy", ranks=3, weights=(3.0, 1.0)),
-    "clipped gradients, 4 ranks": Case("diffusion_policy", ranks=4, max_grad_norm=0.2),
     # On three ranks the order of a sum shows, and buckets decide it.
     "small buckets, preset safe, 3 ranks": Case(
         "diffusion_policy", 3, options=(SMALL_BUCKETS, ("preset", "safe"))
     ),
-    "static graph, 3 ranks": Case("diffusion_policy", 3, options=(STATIC_GRAPH,)),
-    "unused looked for, 3 ranks": Case("diffusion_policy", 3, options=(LOOKED_FOR,)),
-    "2 micro-batches": Case("diffusion_policy", accumulate=2),
     "3 micro-batches on one rank": Case("diffusion_policy", ranks=1, accumulate=3),
-    "2 micro-batches, 3 ranks": Case("diffusion_policy", ranks=3, accumulate=2),
     "3 micro-batches, clipped": Case("diffusion_policy", max_grad_norm=0.2, accumulate=3),
-    "2 micro-batches, static graph": Case(
-        "diffusion_policy", accumulate=2, options=(STATIC_GRAPH,)
-    ),
     "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
     "sharded, clipped": Case("diffusion_policy", max_grad_norm=0.2, options=SHARDED),
     "sharded, images": Case("diffusion_policy_images", options=SHARDED),
@@ -74,10 +63,6 @@ CASES = {
     "sharded, images, checkpointed": Case(
         "diffusion_policy_images", options=(*SHARDED, ("activation_checkpointing", True))
     ),
-    "sharded, clipped, preset safe": Case(
-        "diffusion_policy", max_grad_norm=0.2, options=(*SHARDED, ("preset", "safe"))
-    ),
-    "sharded, clipped, 3 ranks": Case("diffusion_policy", 3, (), 0.2, options=SHARDED),
     "sharded in 2 replicas of 2 ranks": Case(
         "diffusion_policy", 4, options=(*SHARDED, ("fsdp_replicas", 2))
     ),
@@ -86,21 +71,10 @@ CASES = {
 
 SLOW = {
     "sharded in 2 replicas of 2 ranks",  # tests/ranks/gradients/test_fsdp.py has one step of it
-    "sharded, clipped, 3 ranks",
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",
-    "sharded, clipped, preset safe",
     "sharded, images",
     "low-dim, 4 ranks",
-    "images, 3 ranks",
-    "images, random crops, 4 ranks",
-    "weighted mixture, 3 ranks",
-    "clipped gradients, 4 ranks",
-    "unused looked for, 3 ranks",
-    "static graph, 3 ranks",
-    "2 micro-batches",
-    "2 micro-batches, static graph",
-    "2 micro-batches, 3 ranks",
     "2 micro-batches, images, random crops",
 }
 """Cases whose parts are in other cases, or elsewhere."""

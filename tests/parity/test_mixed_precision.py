@@ -23,7 +23,6 @@ KINDS = {
     "precision fp16": {"precision": "fp16"},
     "comm fp16": {"comm": "fp16"},
     "comm bf16": {"comm": "bf16"},
-    "both": {"precision": "fp16", "comm": "fp16"},
 }
 
 

@@ -1,5 +1,6 @@
 """What `ddp.compile` makes of the diffusion policy's two nets on a GPU, as far as a machine without
-one can tell: Inductor's code for an sm_90, and how a compiled step waits.
+one can tell: Inductor's code for an sm_90, and how a compiled step waits. A job that compiles
+without Inductor, not slow: test_jobs.py.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from tests.hosts import python, require_clean
 from tests.pretend_cuda.compiled import STEPS
 from tests.pretend_cuda.log import read
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CASES = [
     ("reduce-overhead", "diffusion_policy_crops", "none"),
-    pytest.param("true", "diffusion_policy_images", "none", marks=pytest.mark.slow),
-    pytest.param("true", "diffusion_policy_crops", "triton", marks=pytest.mark.slow),
+    ("true", "diffusion_policy_images", "none"),
+    ("true", "diffusion_policy_crops", "triton"),
 ]
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SAMPLED = 10
 """DDP measures its first steps with events that it waits for, and then every hundredth."""
-STEPS = SAMPLED + 5
+STEPS = SAMPLED + 3
 READS = 2
 """Numbers that a step reads from the GPU, each a wait: the loss and the gradients' norm."""
 CHANGES = {"train": {"cuda": True, "num_epochs": 1}, "experiment": {"epoch_every_n_steps": STEPS}}
@@ -31,25 +31,23 @@ COMPILED = {"compile": "true"}
 IN_TURN: list[dict[str, Any]] = [
     {},
     {"preset": "safe", "verify": False, "workers": "1"},
-    {"preset": "max", "compile": "false"},
     COMPILED,
-    {"precision": "bf16", "activation_checkpointing": True, "comm": "bf16"},
+    {
+        **{"precision": "bf16", "activation_checkpointing": True, "comm": "bf16"},
+        "kwargs": {"static_graph": True, "gradient_as_bucket_view": False, "bucket_cap_mb": 0.1},
+    },
     {"precision": "fp16", "accumulate": 2, "comm": "fp16", "lr_scaling": "linear"},
     {
-        **{"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl"},
-        **{"kwargs": {"find_unused_parameters": True, parallel.BUFFERS[0]: True}},
-        **{"sync_batchnorm": "true"},
+        **{"preset": "max", "compile": "false", "batch": "global", "schedule": "samples"},
+        **{"timeout": 60, "backend": "nccl", "sync_batchnorm": "true"},
+        "kwargs": {"find_unused_parameters": True, parallel.BUFFERS[0]: True},
     },
     {
         **{"comm": "powersgd:1", "deterministic": True, "workers": "1", "debug": True},
         **{"loader": {"prefetch_factor": 3, "pin_memory": True}},
     },
-    {
-        "kwargs": {"static_graph": True, "gradient_as_bucket_view": False, "bucket_cap_mb": 0.1},
-    },
 ]
-"""Compiled without Inductor, which test_compiled.py has: dynamo's and autograd's graphs.
-"""
+"""Compiled without Inductor, which test_compiled.py has: dynamo's and autograd's graphs."""
 RLDS = {
     **{"precision": "bf16", "comm": "powersgd:2", "skip_corrupt": "true"},
     "kwargs": {"bucket_cap_mb": 1},

@@ -27,10 +27,6 @@ class Encoder(nn.Module):
     def forward(self, x):
         return self.layer(x) + self.grid
 
-    def encode(self, x):
-        """A way past `__call__`, as other algorithms' forward_train is."""
-        return self.forward(x)
-
 
 def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False):
     """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every

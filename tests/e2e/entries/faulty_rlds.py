@@ -8,7 +8,6 @@ FAULT: a name of FAULTS.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -17,49 +16,14 @@ from typing import Any
 
 import robomimic.scripts.train_rlds as entry
 
-from robomimic_ddp.data.rlds.index.records import masked_checksum, read_record, record_offsets
 from robomimic_ddp.data.rlds.loaders import base
 from robomimic_ddp.data.rlds.loaders.remote import reader_of_rank
 from tests.e2e.entries.watched_train import RANK, around
-
-HEAD_BYTES = 12
-"""Of a record: its length and the checksum of that."""
 
 
 def kill(loader: Any) -> None:
     """End the process that reads for this rank, as the kernel does for lack of memory."""
     os.kill(reader_of_rank().pid, signal.SIGKILL)
-
-
-def cut(loader: Any) -> None:
-    """Cut each file off, as a disk that fails or a copy that begins again does."""
-    for file in loader.dataset.source.files:
-        os.truncate(file, 100)
-
-
-def damage(loader: Any) -> None:
-    """Change bytes in the middle of each file's first half."""
-    for file in loader.dataset.source.files:
-        with file.open("r+b") as data:
-            data.seek(file.stat().st_size // 4)
-            data.write(b"damaged")
-
-
-def spoil_pictures(loader: Any) -> None:
-    """Replace all pictures by what is none, in records whose checksums are then right."""
-    for file in loader.dataset.source.files:
-        for offset in record_offsets(file):
-            record = read_record(file, offset).replace(b"\xff\xd8\xff", b"\0\0\0")
-            with file.open("r+b") as data:
-                data.seek(offset + HEAD_BYTES)
-                data.write(record + masked_checksum(record))
-
-
-def leave_no_memory(loader: Any) -> None:
-    """Let the process get no more memory for batches, and need some."""
-    _, most = resource.prlimit(reader_of_rank().pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(reader_of_rank().pid, resource.RLIMIT_FSIZE, (1024, most))
-    _kept.extend(loader._next(loader._reader()) for _ in range(8))
 
 
 def fork(loader: Any) -> None:
@@ -73,14 +37,9 @@ def fork(loader: Any) -> None:
 
 FAULTS = {
     "killed": kill,
-    "cut off": cut,
-    "damaged": damage,
-    "no pictures": spoil_pictures,
-    "no memory": leave_no_memory,
     "fork": fork,
     "none": lambda loader: None,
 }
-_kept: list[Any] = []
 _batches = 0
 
 

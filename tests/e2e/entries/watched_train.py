@@ -24,7 +24,6 @@ from typing import Any
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset
 import robomimic.utils.tensor_utils as TensorUtils
-import robomimic.utils.torch_utils as host_torch
 import torch
 
 from tests.e2e.entries.host_entry import train
@@ -59,11 +58,9 @@ class Watch:
             raise PlantedFault(f"planted at {where} on rank {RANK} at time {time.time()}")
 
     def end_at(self, step: int) -> None:
-        """Ends this rank, or lets it hang, where that was planted."""
+        """Kills this rank, or lets it hang, where that was planted."""
         if step != STEP_OF_FAULT:
             return
-        if self.where == "exit":
-            sys.exit(3)
         if self.where == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.where == "hang":
@@ -78,17 +75,14 @@ class Watch:
         for owner, name, where in (
             (host_train.TrainUtils, "get_exp_dir", "run_directory"),
             (host_train.TrainUtils, "load_data_for_training", "datasets"),
-            (host_torch, "backprop_for_loss", "backward"),
         ):
             around(owner, name, functools.partial(self.call, where))
         around(TensorUtils, "to_device", self.move)
 
     def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
-        self.fail("construction")
         self.model = factory(*args, **kwargs)
         around(self.model, "train_on_batch", self.step)
         around(self.model, "log_info", functools.partial(self.call, "log"))
-        around(self.model, "on_epoch_end", functools.partial(self.call, "epoch_end"))
         return self.model
 
     def call(self, where: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -99,8 +93,6 @@ class Watch:
         # Before the first epoch a few items are read to know the data again after a resume.
         if dataset.filter_by_attribute == "train" and self.is_in_epoch:
             self.indices.append(int(index))
-            if self.steps == STEP_OF_FAULT:
-                self.fail("data")
         return getitem(dataset, index)
 
     def step(self, train_on_batch: Callable, *args: Any, **kwargs: Any) -> Any:

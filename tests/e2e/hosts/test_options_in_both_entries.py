@@ -64,29 +64,6 @@ def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, 
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("module", ["robomimic.scripts.train", "robomimic.scripts.train_rlds"])
-def test_an_unknown_option_is_one_clear_error(module, host_copy, config_file, tmp_path):
-    config = config_file("diffusion_policy", {**ONE_EPOCH, "ddp": {"lr_scalin": "sqrt"}})
-    arguments = [f"load_from={config}"] if module.endswith("rlds") else ["--config", config]
-    result = python(host_copy, module, *arguments, timeout=180)
-    assert result.returncode == 1, result
-    assert "error: ddp.lr_scalin is not an option. Did you mean ddp.lr_scaling?" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.bad_input
-def test_what_torch_does_not_take_is_one_clear_error(host_copy, config_file, tmp_path):
-    arguments = ["--config", config_file("diffusion_policy", ONE_EPOCH), "ddp.kwargs.bucket_mb=5"]
-    result = python(host_copy, "robomimic.scripts.train", *arguments, timeout=180)
-    assert result.returncode == 1, result
-    assert "error: ddp.kwargs.bucket_mb: DistributedDataParallel of this torch" in result.stderr
-    assert "Did you mean ddp.kwargs.bucket_cap_mb?" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.bad_input
 def test_a_key_beside_config_is_one_clear_error(host_copy, config_file, tmp_path):
     """Which argparse would call an unrecognized argument."""
     words = ["--config", config_file("diffusion_policy", ONE_EPOCH), "train.num_epochs=5"]

@@ -96,12 +96,6 @@ def test_errors_end_the_job_with_another_code_than_0(job: Job, plain_host: Host)
     assert not trained.leftovers
 
 
-def test_an_error_before_the_ranks_have_met_does_too(job: Job, plain_host: Host) -> None:
-    job.task.unlink()
-    trained = job.in_memory(plain_host)
-    assert trained.returncode == 1 and "FileNotFoundError" in trained.stderr, trained
-
-
 def test_an_error_before_train_is_every_ranks(job: Job, plain_host: Host) -> None:
     job.data.with_name("data_scaled.hdf5").mkdir()
     trained = job.in_memory(plain_host, "--scale")

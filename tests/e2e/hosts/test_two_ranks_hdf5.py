@@ -134,16 +134,11 @@ def test_images_stay_as_they_are_stored_until_on_the_device(trained: Any) -> Non
         assert all((kind == "torch.uint8") == (key == CAMERA) for key, kind in moved.items())
 
 
-FAULTS = (
-    *("datasets@1", "construction@1", "data@1", "step@1", "backward@1", "log@1", "epoch_end@0"),
-    *("validation@1", "save@1", "save@0"),
-)
+FAULTS = ("datasets@1", "step@1", "log@1", "validation@1", "save@0")
 
 
 @pytest.mark.planted_fault
-@pytest.mark.parametrize(
-    "fault", slow_but({"datasets@1", "step@1", "log@1", "validation@1", "save@0"}, FAULTS)
-)
+@pytest.mark.parametrize("fault", slow_but({"datasets@1", "step@1", "save@0"}, FAULTS))
 def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     fault: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
@@ -176,16 +171,16 @@ def test_a_fault_while_the_run_directory_is_made_ends_every_rank(
 
 
 @pytest.mark.planted_fault
-@pytest.mark.parametrize(("ending", "code"), [("exit", "3"), ("kill", "-9")])
-def test_a_rank_that_goes_away_ends_the_job(
-    ending: str, code: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+def test_a_rank_that_is_killed_ends_the_job(
+    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
+    """One that exits by itself: tests/e2e/test_root_cause.py."""
     file = config_file("diffusion_policy")
-    watched = ("tests.e2e.entries.watched_train", tmp_path, f"{ending}@1", "--config", file)
+    watched = ("tests.e2e.entries.watched_train", tmp_path, "kill@1", "--config", file)
     result = torchrun(host_copy, *watched)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     root_cause = result.stderr.partition("Root Cause")[2]
-    assert "rank      : 1 " in root_cause and f"exitcode  : {code} " in root_cause, result
+    assert "rank      : 1 " in root_cause and "exitcode  : -9 " in root_cause, result
     assert not result.abort_texts(), result
 
 
@@ -193,11 +188,11 @@ def test_a_rank_that_goes_away_ends_the_job(
 def test_a_rank_that_hangs_is_named(
     host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
-    file = config_file("diffusion_policy", {"ddp": {"timeout": 15}})
+    file = config_file("diffusion_policy", {"ddp": {"timeout": 10}})
     watched = ("tests.e2e.entries.watched_train", tmp_path, "hang@1", "--config", file)
     result = torchrun(host_copy, *watched)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
-    assert "rank 0 waited at: epoch 1 train, step 2, for at least 15 s" in result.stderr, result
+    assert "rank 0 waited at: epoch 1 train, step 2, for at least 10 s" in result.stderr, result
     # Both are inside their second step; rank 1 has not come to its forward.
     assert "Not there yet: rank 1 is at: epoch 1 train, step 2" in result.stderr, result
     assert not result.abort_texts(), result

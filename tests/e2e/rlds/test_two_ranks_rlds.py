@@ -118,65 +118,16 @@ def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
         assert "torch.uint8" not in [moved[state] for state in RLDS_STATES]
 
 
-@pytest.mark.slow
-def test_a_mixture_trains_with_validation(
-    config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
-) -> None:
-    """The dataset twice under two names, one window of the second to three of the first."""
-    shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "first")
-    shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "second")
-    result = torchrun(
-        host_copy, "robomimic.scripts.train_rlds", f"load_from={config}",
-        f"train.data_path={tmp_path / 'data'}", "train.dataset_names=[first,second]",
-        "train.sample_weights=[3,1]", "train.num_epochs=1", "experiment.epoch_every_n_steps=4",
-        f"train.output_dir={tmp_path / 'runs'}", timeout=400.0,
-    )  # fmt: skip
-    require_clean(result)
-    assert "25.0% of the samples" in result.stdout
-    directory = run_directory(tmp_path / "runs")
-    assert set(epoch_logs(directory)) == {("Train", 1), ("Validation", 1)}
-    outcome = json.loads((directory / "ddp.json").read_text())["outcome"]
-    assert outcome["frames_decoded"] == outcome["frames_delivered"] > 0
-    kept = json.loads((directory / "config.json").read_text())
-    assert [entry["weight"] for entry in kept["train"]["data"]] == [3.0, 1.0]
-
-
-@pytest.mark.slow
 @pytest.mark.bad_input
-def test_damaged_episodes_are_left_out_on_request(
+def test_a_file_that_is_cut_off_is_one_clear_error(
     config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
 ) -> None:
     shutil.copytree(demo_dataset, tmp_path / "data")
     file = sorted((tmp_path / "data").rglob("*tfrecord*"))[3]
     file.write_bytes(file.read_bytes()[:-77])
-    result = torchrun(
-        host_copy, "robomimic.scripts.train_rlds", f"load_from={config}", "ddp.skip_corrupt=true",
-        f"train.data_path={tmp_path / 'data'}", "train.num_epochs=1",
-        "experiment.epoch_every_n_steps=3", f"train.output_dir={tmp_path / 'runs'}",
-        timeout=400.0,
-    )  # fmt: skip
-    require_clean(result)
-    said = "1 of 20 episodes of reach_demo/1.1.0 are left out, as they are damaged, cut off"
-    text = result.stdout + result.stderr  # the host's text log takes stderr along
-    assert text.count(said) == 1 and f"infinity: 1 of {file}" in text
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize("mistake", ["missing", "cut off"])
-def test_bad_data_is_one_clear_error(
-    mistake: str, config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
-) -> None:
     settings = [f"load_from={config}", f"train.output_dir={tmp_path / 'runs'}"]
-    if mistake == "missing":
-        settings.append("train.dataset_names=[droid]")
-        expected = "there is no dataset 'droid'"
-    else:
-        shutil.copytree(demo_dataset, tmp_path / "data")
-        file = sorted((tmp_path / "data").rglob("*tfrecord*"))[3]
-        file.write_bytes(file.read_bytes()[:-77])
-        settings.append(f"train.data_path={tmp_path / 'data'}")
-        expected = str(file)
+    settings.append(f"train.data_path={tmp_path / 'data'}")
     result = torchrun(host_copy, "robomimic.scripts.train_rlds", *settings)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
-    assert expected in result.stderr.partition("Root Cause")[2], result
+    assert str(file) in result.stderr.partition("Root Cause")[2], result
     assert FINISHED not in result.stdout and not result.abort_texts(), result
