@@ -72,9 +72,13 @@ def test_several_ranks_lose_and_repeat_nothing(make, held, steps):
         assert whole.loader.position() == resumed.loader.position()
 
 
-@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize(
-    ("make", "steps", "workers"), [(OwnStream, 3, 0), (of_torch, 20, 0), (OwnStream, 13, 1)]
+    ("make", "held", "steps", "workers"),
+    [
+        *((make, held, 3, 0) for make in (OwnStream, of_torch) for held in (False, True)),
+        *((of_torch, held, 20, 0) for held in (False, True)),
+        (OwnStream, True, 13, 1),
+    ],
 )
 def test_one_rank_loses_and_repeats_nothing(make, held, steps, workers):
     """A data worker asks the sampler for indices as soon as the host makes an iterator."""
