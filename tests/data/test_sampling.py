@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -89,6 +89,7 @@ def loaders(make, size, world, batch, seed=0, **kwargs):
     ]
 
 
+@settings(max_examples=40)
 @given(sizes, worlds, batches, st.booleans())
 def test_train_loaders_give_equal_full_batches_that_make_up_global_batches(
     size, world, batch, shuffle

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -24,6 +24,7 @@ def sharded(size, world, rank, batch):
     )
 
 
+@settings(max_examples=25)
 @given(
     size=st.integers(8, 60),
     batch=st.integers(1, 4),
@@ -60,6 +61,7 @@ def test_a_stop_after_an_epochs_last_step_ends_its_pass():
     assert indices(whole.epoch(3)) == indices(resumed.epoch(3))
 
 
+@settings(max_examples=40)
 @given(
     size=st.integers(60, 120),
     batch=st.integers(1, 3),
