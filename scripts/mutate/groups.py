@@ -8,7 +8,7 @@ GROUPS = {
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable"
     ),
-    "data/sampling/replay": "data/test_sampling_positions",
+    "data/sampling/replay": "data/test_sampling_positions data/test_own_state_samplers",
     "distributed/gradients/fsdp distributed/gradients/fsdp_units": "ranks/gradients/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"

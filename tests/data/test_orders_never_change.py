@@ -12,7 +12,6 @@ import pytest
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
-from robomimic_ddp.data.rlds.order.partition import Pieces
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.window_table import PassPlans, WindowTable
@@ -143,27 +142,3 @@ def test_validation_reads_windows_spread_over_the_episodes(most, count):
     ]
     if most == 25:
         assert digest(read) == "f3e9dea421a3"
-
-
-def test_no_two_ranks_or_passes_are_shuffled_alike():
-    """Equal episodes, one window each: only the drawn orders differ."""
-    made = PassSchedule(np.arange(400), np.ones(400, int), 3, Segment(2, 4, 50))
-    shares = [made.share(part, rank) for part in range(2) for rank in range(2)]
-    assert len({digest(*share.shuffle.leaving(0, 200)) for share in shares}) == 4
-    # Where in the row of a rank the n-th of its pieces comes from.
-    rows = [
-        made.row(part).cut(200 * rank, 200 * rank + 200) for part in range(2) for rank in range(2)
-    ]
-    places = [
-        np.argsort(row.episode)[np.searchsorted(np.sort(row.episode), share.pieces.episode)]
-        for row, share in zip(rows, shares)
-    ]
-    assert len({digest(place) for place in places}) == 4
-    within = PassSchedule(np.zeros(400, int), np.ones(400, int), 3, Segment(2, 4, 50))
-    assert digest(within.row(0).episode) != digest(within.row(1).episode)
-
-
-def test_parts_of_no_windows():
-    nothing = Pieces(*(np.zeros(0, np.int64) for _ in range(4)))
-    assert nothing.windows == 0 and nothing.cut(0, 0).windows == 0
-    assert nothing.at(np.zeros(0, np.int64)).windows == 0

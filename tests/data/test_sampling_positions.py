@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
@@ -24,6 +24,7 @@ def sharded(size, world, rank, batch):
     )
 
 
+@settings(max_examples=25)
 @given(
     size=st.integers(8, 60),
     batch=st.integers(1, 4),
@@ -60,6 +61,7 @@ def test_a_stop_after_an_epochs_last_step_ends_its_pass():
     assert indices(whole.epoch(3)) == indices(resumed.epoch(3))
 
 
+@settings(max_examples=40)
 @given(
     size=st.integers(60, 120),
     batch=st.integers(1, 3),
@@ -96,9 +98,8 @@ def test_iterating_leaves_the_random_streams_alone():
 
 
 @pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("steps", [3, 11, 25])
-@pytest.mark.parametrize("before_pass_ends", [1, 2, 3])
-def test_one_rank_resumes_at_the_bit(held, steps, before_pass_ends):
+@pytest.mark.parametrize(("steps", "epochs"), [(3, 3), (11, 1), (25, 2)])
+def test_one_rank_resumes_at_the_bit(held, steps, epochs):
     def make():
         loader = DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True)
         return Host(ReplayedLoader(loader), held)
@@ -113,14 +114,14 @@ def test_one_rank_resumes_at_the_bit(held, steps, before_pass_ends):
         torch.manual_seed(0)
         np.random.seed(0)
         whole = make()
-        for _ in range(before_pass_ends):
+        for _ in range(epochs):
             train(whole)
         position, streams = whole.loader.position(), rng.capture()
         expected = [train(whole) for _ in range(3)]
         torch.manual_seed(9)
         resumed = make()
         rng.restore(streams)
-        resumed.loader.seek(position, 1, before_pass_ends)
+        resumed.loader.seek(position, 1, epochs)
         assert [train(resumed) for _ in range(3)] == expected
 
 
@@ -165,48 +166,6 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert next(last, None) is None
         assert second.position() == {"kind": "replay", "batches": None, "iterations": None}
         assert second.batches_left() == 10
-
-
-class OwnStream(Sampler):
-    """Another order in each iteration, from a generator that it keeps."""
-
-    def __init__(self):
-        self.generator = torch.Generator().manual_seed(3)
-
-    def __iter__(self):
-        return iter(torch.randperm(40, generator=self.generator).tolist())
-
-    def __len__(self):
-        return 40
-
-
-def weighted():
-    return WeightedRandomSampler(torch.ones(40), 40, generator=torch.Generator().manual_seed(3))
-
-
-@pytest.mark.parametrize("make", [OwnStream, weighted])
-@pytest.mark.parametrize("begun_before", [False, True])
-def test_a_sampler_with_its_own_stream_resumes_in_its_second_pass(make, begun_before):
-    """A data worker asks it for indices as soon as the host makes an iterator."""
-
-    def loader():
-        own = DataLoader(Samples(40), batch_size=4, sampler=make(), num_workers=1)
-        return ReplayedLoader(own)
-
-    whole = loader()
-    list(whole)
-    iterator = iter(whole)
-    draw(iterator, 3)
-    position = whole.position()
-    assert position["iterations"] == [-1]
-    expected = indices(iterator)
-    resumed = loader()
-    again = None
-    if begun_before:
-        list(resumed)
-        again = iter(resumed)
-    resumed.seek(position, 1, 0)
-    assert indices(again or iter(resumed)) == expected
 
 
 def test_a_pass_of_another_order_is_refused_in_its_middle():
@@ -263,8 +222,6 @@ def test_a_hosts_own_loader_needs_no_batch_size():
     loader = ReplayedLoader([1, 2, 3])
     iterator = iter(loader)
     assert next(iterator) == 1 and loader.position()["batch_size"] is None
-    with pytest.raises(AttributeError, match="loader"):
-        ReplayedLoader.__new__(ReplayedLoader).loader  # noqa: B018
 
 
 def test_an_iterator_has_the_length_of_a_pass_as_that_of_torch_has():

@@ -16,7 +16,7 @@ from tests.tiers import slow_but
 
 PLANNERS = ("gl", "gl_vae")
 """They plan, and have no policy."""
-FAST = ("bc", "bc_rnn_gmm", "diffusion_policy", "diffusion_policy_images", "hbc")
+FAST = ("bc", "bc_rnn_gmm", "diffusion_policy_images", "hbc")
 
 
 def save(folder: Path, variant: str, dataset: Path) -> Path:

@@ -13,17 +13,21 @@ from robomimic_ddp.monitoring.records import evaluation
 SUCCESS = evaluation.SUCCESS
 
 
-def checkpoint(run: Path, epoch: int, **config: object) -> checkpoints.Checkpoint:
-    """A checkpoint whose file has its epoch's name."""
-    shown = f"models/{epoch}.pth"
+def checkpoint(
+    run: Path, epoch: int, shown: str | None = None, **config: object
+) -> checkpoints.Checkpoint:
+    """A checkpoint whose file has its epoch's name, or the name `shown`."""
+    shown = shown or f"models/{epoch}.pth"
     (run / "models").mkdir(exist_ok=True)
     (run / shown).write_text(str(epoch))
     return checkpoints.Checkpoint(shown, (shown, 1, 1), epoch, f"weights {epoch}", (), config)
 
 
-def best_after(run: Path, epoch: int, episodes: int = 10, **rates: float | None) -> str | None:
+def best_after(
+    run: Path, epoch: int, episodes: int = 10, shown: str | None = None, **rates: float | None
+) -> str | None:
     """The link after a result for each environment of `rates`; None: of no success."""
-    evaluated = checkpoint(run, epoch)
+    evaluated = checkpoint(run, epoch, shown)
     common = {"kind": "result", "epoch": epoch, "weights": evaluated.weights}
     for env, rate in rates.items():
         log = {"Return": 1.0} if rate is None else {SUCCESS: rate}
@@ -40,6 +44,16 @@ def test_the_best_has_the_largest_mean_over_its_environments(tmp_path):
     assert best_after(tmp_path, 3, lift=0.6, stack=0.6) == "models/3.pth"
     assert best_after(tmp_path, 4, lift=0.5, stack=0.6, turn=0.6) == "models/3.pth"
     assert best_after(tmp_path, 5, lift=None) == "models/3.pth"
+
+
+def test_the_best_is_the_newest_of_equals_and_a_copy_of_last_pth(tmp_path):
+    """The next epoch replaces last.pth."""
+    best_after(tmp_path, 1, lift=0.5)
+    assert best_after(tmp_path, 2, lift=0.5) == "models/2.pth"
+    (tmp_path / "copy.pth").write_text("copied")
+    assert best_after(tmp_path, 3, shown="last.pth", lift=0.6) is None
+    assert (tmp_path / checkpoints.BEST_SUCCESS).read_text() == "copied"
+    assert best_after(tmp_path, 4, lift=0.7) == "models/4.pth"
 
 
 def test_results_of_less_than_half_the_episodes_do_not_count(tmp_path):

@@ -102,14 +102,6 @@ def test_an_episode_that_fails_is_left_out_and_named(job: Job, tmp_path: Path) -
 
 
 @pytest.mark.planted_fault
-@pytest.mark.parametrize("fault", ["kill", "raise"])
-def test_episodes_that_all_fail_are_one_error(fault: str, job: Job) -> None:
-    result = job.evaluate("--workers", 2, added={"POINT_FAULT": fault})
-    assert result.returncode == 1 and not result.leftovers, result
-    assert "4 episodes in a row failed" in result.stderr, result
-
-
-@pytest.mark.planted_fault
 def test_checkpoints_whose_episodes_fail_do_not_end_a_follow(job: Job) -> None:
     result = job.evaluate("--follow", "--workers", 2, added={"POINT_FAULT": "raise"})
     assert result.returncode == 1 and not result.leftovers, result
@@ -150,21 +142,10 @@ def test_no_display_is_one_error_with_a_remedy(job: Job) -> None:
     assert error.count("set MUJOCO_GL=egl") == 1, result
 
 
-@pytest.mark.bad_input
-def test_a_damaged_checkpoint_is_left_out_of_all(job: Job) -> None:
-    cut = job.run / "models" / "cut.pth"
-    cut.write_bytes((job.run / "last.pth").read_bytes()[:-500])
-    words = ("--checkpoints", "all", "--episodes", 1, "--workers", 1000)
-    result = job.evaluate(*words)
-    assert result.returncode == 1 and not result.leftovers, result
-    assert "a checkpoint is left out" in result.stderr and "cut.pth" in result.stderr
-    assert {line["epoch"] for line in evaluation.results(job.run)} == {1, 2}
-    assert "1000 workers share" in result.stdout, "they are as many as episodes at most"
-
-
 def test_a_simulator_that_cannot_be_seeded_is_named(job: Job) -> None:
-    result = job.evaluate("--workers", 1, "--episodes", 1, added={"POINT_FAULT": "unseeded"})
+    result = job.evaluate("--workers", 1000, "--episodes", 1, added={"POINT_FAULT": "unseeded"})
     require_clean(result)
+    assert "1000 workers share" in result.stdout, "they are as many as episodes at most"
     assert "the simulator of low_dim cannot be seeded" in " ".join(result.stdout.split())
 
 

@@ -15,7 +15,7 @@ import torch
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.monitoring.records import evaluation
 from tests.configs import make_config, write_config
-from tests.hosts import ROOT, Host, environment, require_clean, torchrun
+from tests.hosts import ROOT, Host, environment, python, require_clean, torchrun
 from tests.runs import load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -58,13 +58,16 @@ print("alike")
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory, host_copy: Host, image_dataset: Path) -> dict[str, Path]:
-    """Variant -> last.pth of a run on two ranks."""
+    """Variant -> last.pth of a run: the first on one rank, the second on two."""
     written = {}
-    for name, changes in (("bc_rnn_gmm", NORMALISED_BC), ("diffusion_policy_images", NORMALISED)):
+    for name, changes, start in (
+        ("bc_rnn_gmm", NORMALISED_BC, python),
+        ("diffusion_policy_images", NORMALISED, torchrun),
+    ):
         folder = tmp_path_factory.mktemp(name)
         config = make_config(name, image_dataset, folder / "runs", changes)
         file = write_config(folder / "config.json", config)
-        require_clean(torchrun(host_copy, "robomimic.scripts.train", "--config", file))
+        require_clean(start(host_copy, "robomimic.scripts.train", "--config", file))
         written[name] = run_directory(folder / "runs") / "last.pth"
     return written
 

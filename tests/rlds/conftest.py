@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
+from tests.rlds import other_shapes
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 keep_triton_first()  # some modules of tests import TensorFlow themselves
@@ -114,6 +115,14 @@ def small(stored, tmp_path_factory):
     return write_dataset(
         str(stored.folder.parent.parent), "small", "1.0.0", episodes(), len(SMALL), 2
     )
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory) -> Path:
+    """A data_path with both datasets of other shapes."""
+    root = tmp_path_factory.mktemp("others")
+    other_shapes.write_bridge(root), other_shapes.write_ours(root)
+    return root
 
 
 @pytest.fixture

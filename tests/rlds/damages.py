@@ -84,12 +84,6 @@ def no_picture(features: Any) -> None:
     features["steps/observation/exterior_image_1_left"].bytes_list.value[1] = b"no picture"
 
 
-def half_a_picture(features: Any) -> None:
-    """The third frame of a camera ends in the middle."""
-    frames = features["steps/observation/exterior_image_1_left"].bytes_list
-    frames.value[2] = frames.value[2][: len(frames.value[2]) // 2]
-
-
 def no_camera(features: Any) -> None:
     """The record lacks a camera that the metadata has."""
     del features["steps/observation/exterior_image_1_left"]
@@ -171,12 +165,6 @@ DAMAGES = (
         rewrite(3, 0, no_picture),
         ("rank 0", f"{FILE}-00003: episode 0 at byte ", ", step 1, ", "exterior_image_1_left"),
         unread={6},
-    ),
-    Damage(
-        "half a picture",
-        rewrite(5, 1, half_a_picture),
-        ("rank 0", "-00005: episode 1", "step 2", "exterior_image_1_left"),
-        unread={11},
     ),
     Damage(
         "a record without a camera",

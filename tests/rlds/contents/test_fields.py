@@ -10,7 +10,7 @@ import pytest
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values, split_by_key
 from robomimic_ddp.data.rlds.schema.features import place_of, step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part, available_keys, find_fields
-from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, parse_schema
+from robomimic_ddp.data.rlds.schema.spec import Filter, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 
 
@@ -78,28 +78,6 @@ def found(observations, images=("front",), actions=("move", "grip"), **changes):
     return find_fields(FEATURES, "HERE", observations, images, actions, schema)
 
 
-def test_a_schema_is_what_its_file_says():
-    assert parse_schema(TREE, "mine") == Schema(
-        "mine",
-        cameras={"front": Entry("observation.image")},
-        states={
-            "joints": Entry("observation.state", (1, 4), None, 8),
-            "turn": Entry("observation.pose", (3, 7), TURN),
-            "lost": Entry("observation.lost", optional=True),
-        },
-        actions={"move": Entry("action", (0, 6)), "grip": Entry("gripper")},
-        language=Entry("text", optional=True),
-        success=Filter("done", "equals", True),
-        filters=(
-            Filter("episode_metadata.robot", "matches", "arm.*"),
-            Filter("episode_metadata.lost", "equals", 1, True),
-            Filter("text", "contains", "a", True),
-        ),
-        suggested={"cameras": ["front"]},
-    )
-    assert parse_schema(None, "x") == Schema("x", {}, {}, {}, None, None)
-
-
 def test_what_is_read_of_a_dataset():
     fields = found(["front", "joints", "turn", "grid", "gripper"])
     assert fields == Fields(
@@ -148,12 +126,30 @@ def test_what_is_read_of_a_dataset():
         ([], [], [], {"states": {"a": TURNED}}, "gives 7. Name its `columns`"),
         ([], [], [], {"states": {"a": {**STATE, "columns": [0, 9]}}}, "at least 9"),
         ([], [], [], {"states": {"a": {**STATE, "of": 9}}}, "expects 9"),
+        (["stat"], [], [], {}, "does not contain 'stat'.* The nearest is `observation.state`"),
+        ([], [], [], {"states": {"a": "observation.imag"}}, "nearest is `observation.image`"),
+        ([], [], [], {"language": "tex"}, "which is not a step feature.* The nearest is `text`"),
+        (
+            [], [], [], {"filters": [{"feature": "episode_metadata.robots", "equals": "x"}]},
+            "nearest is `episode_metadata.robot`",
+        ),
+        (  # nobody asks for these
+            [], [], [], {"cameras": {"front": "x.image"}, "actions": {"move": "x", "grip": "y"}},
+            "(?s)cameras.front.*nearest is `observation.image`.*actions.move.*actions.grip",
+        ),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(observations, images, actions, changes, message):
     schema = parse_schema({**TREE, **changes}, "mine")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         find_fields(FEATURES, "HERE", observations, images, actions, schema)
+    assert "HERE" in str(caught.value)
+
+
+@pytest.mark.bad_input
+def test_a_dataset_without_steps_is_none_of_rlds():
+    with pytest.raises(DataError, match="flat is not an RLDS dataset"):
+        find_fields({"x": Tensor()}, "flat", [], [], [])
 
 
 @pytest.mark.bad_input
@@ -161,9 +157,9 @@ def test_what_does_not_fit_is_refused(observations, images, actions, changes, me
     "state",
     [
         {"feature": "x", "columns": [0, 1, 2]},
+        {"feature": "x", "columns": [3, 3]},
         {"feature": "x", "columns": [-1, 2]},
         {"feature": "x", "columns": [True, 2]},
-        {"feature": "x", "columns": 3},
         {"feature": "x", "of": 0},
         {"feature": "x", "of": 7.0},
         {"feature": ""},

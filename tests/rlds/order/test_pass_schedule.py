@@ -74,8 +74,8 @@ def runs(draw):
     windows[0] += 8
     files = np.sort(np.array([draw(st.integers(0, 5)) for _ in windows]))
     segments = []
-    for _ in range(draw(st.integers(1, 5))):
-        world = draw(st.integers(1, min(64, int(windows.sum()))))
+    for _ in range(draw(st.integers(1, 4))):
+        world = draw(st.integers(1, min(16, int(windows.sum()))))
         batch = draw(st.integers(1, int(windows.sum()) // world))
         steps = 2 * int(windows.sum()) // (world * batch)
         segment = Segment(world, batch, draw(st.sampled_from([1, 2, 5, 40])))

@@ -13,13 +13,12 @@ RECORDED = {  # (ranks, rank): 25 batches, 9 more after a resume, validation
     (1, 0): ("17aff97ac337", "4e55b698a8e1", "e60247c07e2b"),
     (2, 0): ("190f2cc05bb7", "8a66f5cfbee2", "777499b82060"),
     (2, 1): ("e6abf43f58db", "c77f87822cfe", "5500a603127d"),
-    (3, 0): ("be5ad1bbaea0", "071aa6363051", "e2516a0de369"),
-    (3, 1): ("dc3cd9efecf5", "4d4ac7b714c0", "f44677dd8488"),
     (3, 2): ("87cdeb2ba636", "2fb47292f596", "982033c7c42f"),
 }
 OTHER_RANKS = "6cba59d0b14d"
 """Of (2, 0) after 25 batches on rank 2 of 5, with batches of 3."""
-MIXTURES = [("dc6563d9828d", "bfe412a10a33"), ("7c61095f3f38", "021606f83826")]
+MIXTURE = ("7c61095f3f38", "021606f83826")
+"""Of rank 1 of 2: 20 batches, 9 more after a resume."""
 
 
 def digest(batches) -> str:
@@ -54,13 +53,12 @@ def test_the_order_is_the_graphs(load, world, rank):
         assert digest(some(changed, 9)) == OTHER_RANKS
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_mixtures_order_is_the_graphs(load, stored, rank):
+def test_a_mixtures_order_is_the_graphs(load, stored):
     name = stored.folder.parent.name
     weights = {"dataset_names": [name] * 2, "sample_weights": [1.0, 3.0]}
     mixture, _ = load(**weights, shuffle_buffer_size=20)
-    loader = make_loader(mixture, 8, rank, 2, 7)
+    loader = make_loader(mixture, 8, 1, 2, 7)
     plain = digest(some(loader, 20))
-    resumed = make_loader(mixture, 8, rank, 2, 7)
+    resumed = make_loader(mixture, 8, 1, 2, 7)
     resumed.seek(loader.position(), 2, 1)
-    assert (plain, digest(some(resumed, 9))) == MIXTURES[rank]
+    assert (plain, digest(some(resumed, 9))) == MIXTURE

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.windows import (
     WindowShape,
-    pick_offsets,
     picked_windows,
     window_indices,
     windows_per_pass,
@@ -51,17 +50,3 @@ def test_subsampled_windows_are_distinct_and_all_come_equally_often(count, wante
         assert np.all(np.diff(picked) > 0) and picked[0] >= 0 and picked[-1] < count
         hits[picked] += 1
     assert np.all(hits == taken)
-
-
-def test_without_a_cap_every_window_is_picked_once():
-    counts = np.array([1, 5, 0, 12])
-    assert windows_per_pass(counts, None) is counts
-    offsets = pick_offsets(counts, 0, 3)
-    assert np.all(offsets >= 0) and np.all(offsets <= np.maximum(counts - 1, 0))
-    assert picked_windows(np.arange(12), 12, 12, int(offsets[3])).tolist() == list(range(12))
-
-
-def test_each_pass_picks_other_windows():
-    counts = np.full(50, 1000)
-    assert not np.array_equal(pick_offsets(counts, 0, 0), pick_offsets(counts, 0, 1))
-    assert np.array_equal(pick_offsets(counts, 4, 1), pick_offsets(counts, 4, 1))

@@ -6,25 +6,21 @@ import io
 import json
 import shutil
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.records import masked_checksum, read_record
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset
-from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode, encode_jpeg
+from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.errors import DataError
-from tests.rlds.conftest import FAILED, made_up_episode
 
 pytestmark = pytest.mark.bad_input
 
 
-def message(call, *arguments, error=DataError, **keywords):
+def message(call):
     """The text of the error that the call ends with."""
-    with pytest.raises(error) as caught:
-        call(*arguments, **keywords)
+    with pytest.raises(DataError) as caught:
+        call()
     return str(caught.value)
 
 
@@ -36,63 +32,6 @@ def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
     assert find_dataset(str(tmp_path), "made_up", "1.2.0").name == "1.2.0"
     assert find_dataset(str(tmp_path / "made_up"), "made_up").name == "1.10.0"
     assert find_dataset(str(tmp_path / "made_up" / "1.9.0"), "made_up").name == "1.9.0"
-
-
-def test_a_data_set_still_being_written(stored, tmp_path):
-    shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0.incompleteABC")
-    text = message(find_dataset, str(tmp_path), "made_up")
-    assert "still being written" in text
-    (tmp_path / "made_up" / "1.0.0").mkdir()
-    assert "dataset_info.json" in message(find_dataset, str(tmp_path), "made_up")
-
-
-def test_missing_camera_state_and_action_are_named(make_config, stored):
-    config = make_config(cameras=["camera/image/ceiling"])
-    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
-    assert "camera/image/ceiling" in text and "observation/wrist_image_left" in text
-    config = make_config(states=["robot_state/temperature"])
-    assert "robot_state/temperature" in message(
-        host_datasets.datasets_from_config, config, config.all_obs_keys
-    )
-    config = make_config(action_keys=["action/torque"])
-    with config.values_unlocked():
-        config.train.action_config["action/torque"] = {"normalization": None}
-    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
-    assert "action/torque" in text and "action/abs_pos" in text
-    config = make_config(cameras=["robot_state/cartesian_position"], states=())
-    assert "encoded image" in message(
-        host_datasets.datasets_from_config, config, config.all_obs_keys
-    )
-
-
-def test_fewer_windows_than_one_step(load):
-    train, _ = load()
-    text = message(make_loader, train, len(train) // 2, 0, 3, 0)
-    assert str(len(train)) in text and "fewer ranks" in text
-
-
-def test_no_episode_after_the_filters(config_of):
-    config = config_of([made_up_episode(n) for n in FAILED])
-    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
-    assert "none of the 2 episodes" in text and "train.success_only" in text
-
-
-def test_no_rlds_data_set_at_all(tmp_path):
-    import tensorflow_datasets as tfds
-
-    identity = tfds.core.dataset_info.DatasetIdentity(
-        name="flat", version=tfds.core.Version("1.0.0"), data_dir=str(tmp_path), module_name="x"
-    )
-    features = tfds.features.FeaturesDict({"x": np.float32})
-    info = tfds.core.DatasetInfo(builder=identity, features=features)
-    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=10)
-    writer.initialize_splits(["train"])
-    writer.add_examples({"train": [{"x": 1.0}]})
-    writer.close_all()
-    from robomimic_ddp.data.rlds.schema.fields import find_fields
-
-    source = Source(tmp_path)
-    assert "is not an RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
 
 
 FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
@@ -128,7 +67,7 @@ def test_record_files_of_another_folder_are_not_read(copy):
     assert "names record files in other folders" in message(lambda: Source(copy).files)
 
 
-@pytest.mark.parametrize("length", [2**36, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize("length", [2**36, 2**64 - 1])
 def test_the_length_of_a_record_is_no_reason_to_take_memory(tmp_path, length):
     head = length.to_bytes(8, "little")
     (tmp_path / "a").write_bytes(head + masked_checksum(head) + bytes(100))
@@ -145,11 +84,6 @@ def picture(kind: str, height: int, width: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "stored", "words"),
     [
-        (
-            encode_jpeg(np.zeros((8, 16, 3), np.uint8), 90),
-            (16, 16),
-            "has 8x16 pixels, not the 16x16",
-        ),
         (picture("PNG", 8, 16), (16, 16), "has 8x16 pixels, not the 16x16"),
         (picture("EPS", 16, 16), (16, 16), "cannot identify image file"),
     ],

@@ -15,7 +15,6 @@ from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
 from tests.rlds.damages import DAMAGES, Damage
 from tests.rlds.loading import one_pass
-from tests.tiers import slow_but
 
 pytestmark = pytest.mark.bad_input
 
@@ -51,7 +50,9 @@ def require_named(damage: Damage, text: str) -> None:
     assert "again" in text or "end in NaN" in text
 
 
-@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.words], ids=attrgetter("name"))
+@pytest.mark.parametrize(
+    "damage", [d for d in DAMAGES if d.words and d.lost], ids=attrgetter("name")
+)
 def test_it_is_one_clear_error(damaged, damage):
     with pytest.raises(DataError) as caught:
         list(make_loader(damaged(damage), 3, 0, 1, 5))
@@ -66,20 +67,16 @@ def require_rest(train, damage: Damage) -> None:
     for _ in range(2):
         one, two = ([batch["index"].tolist() for batch in loader] for loader in loaders)
         assert len(one) == len(two) and {len(rows) for rows in one + two} == {4}
-    assert np.isfinite(train.get_action_stats()["action/abs_pos"]["mean"]).all()
+    stats = train.get_action_stats()["action/abs_pos"]
+    assert all(np.isfinite(stats[name]).all() for name in ("mean", "min", "max"))
     (line,) = buffer_memory.lines(loaders[0], 1, 0)  # of the plan, whatever is missing
     assert line.startswith("shuffle buffers: ")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    slow_but(
-        {"corrupt record", "missing file", "nan state", "episode of no step"},
-        [d for d in DAMAGES if d.lost],
-        name_of=attrgetter("name"),
-    ),
-    ids=attrgetter("name"),
-)
+FEW = ("missing file", "nan state", "episode of no step")
+
+
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.name in FEW], ids=attrgetter("name"))
 def test_an_episode_that_is_damaged_at_indexing_is_left_out_and_counted(damaged, damage, capsys):
     train = damaged(damage, skip_corrupt=bool(damage.words))
     require_rest(train, damage)

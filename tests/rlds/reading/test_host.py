@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.rlds.loaders.make import make_loader
@@ -53,30 +52,6 @@ def test_droids_own_values_are_taken(load):
     assert 1 <= loader.batching.threads <= 64
     assert loader.batching.shuffle_buffer <= len(train)
     assert next(iter(loader))["actions"].shape == (4, 17, 10)
-
-
-def test_other_names_are_found_without_a_table(load):
-    """A step feature's own name works as an observation or action key."""
-    train, _ = load(
-        cameras=["wrist_image_left"], states=["joint_position"], action_keys=["actions"],
-        action_config={"actions": {"normalization": "min_max"}},
-    )  # fmt: skip
-    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
-    assert set(batch["obs"]) == {"wrist_image_left", "joint_position"}
-    assert batch["actions"].shape[-1] == 7
-
-
-def test_keys_need_neither_torch_nor_tensorflow():
-    code = (
-        "import sys, robomimic_ddp.data.rlds, robomimic_ddp.config.host.rlds_keys\n"
-        "import robomimic_ddp.data.rlds.order.partition\n"
-        "print([n for n in ('torch', 'tensorflow', 'tensorflow_datasets') if n in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]", done.stderr
-    assert all(name.split(".")[0] in ("train", "observation") for name in DEFAULTS)
 
 
 @pytest.mark.slow

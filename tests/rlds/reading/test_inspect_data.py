@@ -22,14 +22,6 @@ from tests.rlds import other_shapes
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A data_path with both datasets of other shapes."""
-    root = tmp_path_factory.mktemp("others")
-    other_shapes.write_bridge(root), other_shapes.write_ours(root)
-    return root
-
-
 def inspected(capsys, *words):
     """The report of a run with --json."""
     assert main(["inspect-data", *map(str, words), "--json"]) == 0
@@ -72,18 +64,9 @@ def test_record_files_that_the_metadata_does_not_list_are_said(stored, capsys, t
     assert "00077-of-00078, are not listed in" in capsys.readouterr().out.replace("\n", " ")
 
 
-def test_a_few_episodes_are_spread_over_the_files(stored):
-    source = Source(stored.folder)
-    first = np.cumsum([0, *source.episodes_per_file])
-    some = survey.read(source, 3)
-    files = [len(source.files) * number // 3 for number in range(3)]
-    assert [episode.length for episode in some] == [LENGTHS[first[number]] for number in files]
-    assert [episode.length for episode in survey.read(source, 0)] == list(LENGTHS)
-
-
-def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path):
+def test_the_config_of_the_second_schema_is_the_hosts(others, capsys, tmp_path):
     out = tmp_path / "out"
-    report = inspected(capsys, folders / "bridge_like", "-o", out)
+    report = inspected(capsys, others / "bridge_like", "-o", out)
     words = report["language"]
     assert "" not in words["examples"] and len(words["examples"]) == words["different"] > 0
     assert words["empty"] == 2  # the fourth task, which two of eight episodes have
@@ -97,14 +80,14 @@ def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path)
     assert batch["actions"].shape[2] == 7 and batch["actions"].abs().max() <= 1
 
 
-def test_the_sheet_holds_frames_of_every_camera(folders, tmp_path, capsys):
+def test_the_sheet_holds_frames_of_every_camera(others, tmp_path, capsys):
     from PIL import Image
 
-    inspected(capsys, folders / "bridge_like", "-o", tmp_path)
+    inspected(capsys, others / "bridge_like", "-o", tmp_path)
     with Image.open(tmp_path / "contact_sheet.png") as sheet:
         assert sheet.format == "PNG"
         pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 3).astype(int)
-    shown = survey.read(Source(folders / "bridge_like" / "1.0.0"), 0)[:3]
+    shown = survey.read(Source(others / "bridge_like" / "1.0.0"), 0)[:3]
     cameras = {"observation/image_0", "observation/image_1"}
     assert [set(episode.frames) for episode in shown] == [cameras] * 3
     colours = np.unique(pixels, axis=0)
@@ -116,8 +99,8 @@ def test_the_sheet_holds_frames_of_every_camera(folders, tmp_path, capsys):
                 assert np.abs(colours - centre).max(1).min() <= 2
 
 
-def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsys, tmp_path):
-    report = inspected(capsys, folders / "our_arm", "-o", tmp_path / "out")
+def test_a_schema_is_drafted_where_none_fits_and_its_config_works(others, capsys, tmp_path):
+    report = inspected(capsys, others / "our_arm", "-o", tmp_path / "out")
     assert report["schema"] is None
     schema = load_schema(str(tmp_path / "out" / "schema.yaml"))
     assert list(schema.cameras) == ["image"] and list(schema.states) == ["state"]
@@ -130,8 +113,8 @@ def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsy
     assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
 
 
-def test_a_schema_that_people_have_worked_on_is_kept(folders, capsys, tmp_path):
-    words = (folders / "our_arm", "-o", tmp_path / "out")
+def test_a_schema_that_people_have_worked_on_is_kept(others, capsys, tmp_path):
+    words = (others / "our_arm", "-o", tmp_path / "out")
     inspected(capsys, *words)
     schema, config = tmp_path / "out" / "schema.yaml", tmp_path / "out" / "config.json"
     edited = schema.read_text().replace("  gripper:", "  hand:")
@@ -146,8 +129,8 @@ def test_a_schema_that_people_have_worked_on_is_kept(folders, capsys, tmp_path):
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, capsys, tmp_path):
-    words = ("inspect-data", str(folders / "our_arm"), "-o", str(tmp_path))
+def test_a_name_that_the_data_lack_is_refused_here_and_in_training(others, capsys, tmp_path):
+    words = ("inspect-data", str(others / "our_arm"), "-o", str(tmp_path))
     assert main(list(words)) == 0
     schema, sound = tmp_path / "schema.yaml", (tmp_path / "schema.yaml").read_text()
     config = as_host_config(tmp_path / "config.json", tmp_path / "cache")
@@ -193,8 +176,8 @@ def test_a_draft_without_actions_is_completed_by_hand(tmp_path, capsys):
     assert set(config["observation"]["modalities"]["obs"]["low_dim"]) == {"joints", "on"}
 
 
-def test_people_get_tables(folders, stored, capsys):
-    assert main(["inspect-data", str(folders / "bridge_like" / "1.0.0")]) == 0
+def test_people_get_tables(others, stored, capsys):
+    assert main(["inspect-data", str(others / "bridge_like" / "1.0.0")]) == 0
     text = capsys.readouterr().out
     for part in (
         "8 episodes of 3 to 12 steps, median 6.5",
@@ -251,7 +234,7 @@ def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkey
 @pytest.mark.parametrize(
     "words, code, message",
     [
-        (["{folders}"], 1, "several datasets: bridge_like, our_arm"),
+        (["{others}"], 1, "several datasets: bridge_like, our_arm"),
         (["{tmp}/nothing"], 1, "does not exist"),
         (["{tmp}/empty"], 1, "dataset_info.json"),
         (["{tmp}/text.txt"], 1, "neither the folder of an RLDS dataset nor an HDF5 file"),
@@ -263,22 +246,28 @@ def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkey
         (["--config", "{tmp}/a.json"], 1, "train.data=None: expected at least one dataset"),
         (["--config", "{tmp}/b.json"], 1, "found no algo_name"),
         (["--config", "{tmp}/c.json"], 1, "train=[1], but train is a section"),
+        (["--config", "{tmp}/d.json"], 1, "The closest valid key is train.seed"),
     ],
 )
 def test_mistakes_are_one_clear_error(
-    words, code, message, folders, stored, low_dim_dataset, capsys, tmp_path
+    words, code, message, others, stored, low_dim_dataset, capsys, tmp_path
 ):
     (tmp_path / "empty" / "1.0.0").mkdir(parents=True)
     (tmp_path / "text.txt").write_text("words")
-    (tmp_path / "a.json").write_text(json.dumps({"algo_name": "bc"}))
-    (tmp_path / "b.json").write_text(json.dumps({"train": {"data_format": "droid_rlds"}}))
-    (tmp_path / "c.json").write_text(json.dumps({"algo_name": "bc", "train": [1]}))
+    misspelt = {"data": str(low_dim_dataset), "sed": 1}
+    for name, config in {
+        "a": {"algo_name": "bc"},
+        "b": {"train": {"data_format": "droid_rlds"}},
+        "c": {"algo_name": "bc", "train": [1]},
+        "d": {"algo_name": "bc", "train": misspelt},
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
     cut = tmp_path / "made_up" / "1.0.0"
     if words[:1] == ["{cut}"]:
         shutil.copytree(stored.folder, cut)
         file = sorted(cut.glob("*tfrecord*"))[0]
         file.write_bytes(file.read_bytes()[:-40])
-    places = {"folders": folders, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
+    places = {"others": others, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
     assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
     assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
 
@@ -288,11 +277,3 @@ def test_a_number_of_episodes_below_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["inspect-data", str(tmp_path), "--episodes", "-1"])
     assert caught.value.code == 2 and "expected a whole number from 0" in capsys.readouterr().err
-
-
-@pytest.mark.bad_input
-def test_a_key_that_training_would_refuse_is_refused(low_dim_dataset, capsys, tmp_path):
-    config = {"algo_name": "bc", "train": {"data": str(low_dim_dataset), "sed": 1}}
-    (tmp_path / "cfg.json").write_text(json.dumps(config))
-    assert main(["inspect-data", "--config", str(tmp_path / "cfg.json")]) == 1
-    assert "The closest valid key is train.seed" in capsys.readouterr().err

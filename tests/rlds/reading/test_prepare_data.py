@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from robomimic_ddp import cli, files, terminal
+from robomimic_ddp import cli, files
 from robomimic_ddp.commands.prepare_data import job as job_module
 from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+from robomimic_ddp.data.rlds.pipeline.images import (
+    PictureSize,
+    decode,
+    encode_jpeg,
+    resize_frames,
+)
 from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
@@ -25,8 +30,6 @@ from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
 from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
-from tests.rlds.tensorflow_pixels import resized
-from tests.tiers import slow_but
 
 tf = import_tensorflow()
 SMALL = (12, 20)
@@ -66,14 +69,6 @@ def made(stored, tmp_path_factory) -> Path:
     return root
 
 
-def test_what_it_prints_fits_the_terminal(stored, made, monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "width", lambda stream=None: 30)
-    assert prepare(stored.folder, made) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith("these options.")
-    assert all(len(line) <= 30 or " " not in line for line in lines), lines
-
-
 def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made):
     source, small = episodes(stored.folder), episodes(target(made))
     size = PictureSize(*SMALL)
@@ -81,8 +76,8 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
     for before, after in zip(source, small):
         for name in [name.rpartition("/")[2] for name in (*KEPT, WRIST)]:
             old, new = (one["steps"]["observation"].pop(name) for one in (before, after))
-            pixels = [resized(tf.io.decode_jpeg(data, 3)[None], size)[0] for data in old]
-            assert [tf.io.encode_jpeg(p, quality=95).numpy() for p in pixels] == list(new)
+            frames = resize_frames(np.stack([decode(data) for data in old]), size)
+            assert [encode_jpeg(frame, 95) for frame in frames] == list(new)
         tf.nest.map_structure(np.testing.assert_array_equal, before, after)
     assert [f.name for f in files_of(target(made))] == [f.name for f in files_of(stored.folder)]
     builders = [tfds.builder_from_directory(str(f)) for f in (stored.folder, target(made))]
@@ -267,13 +262,6 @@ def test_an_index_of_a_set_with_episodes_left_out(copy, load, config_file, tmp_p
     require_index(load, tmp_path, tmp_path, monkeypatch)
 
 
-def test_an_index_serves_runs_that_read_the_same(load, stored, config_file, tmp_path):
-    assert prepare(stored.folder, tmp_path, "--config", str(config_file)) == 0
-    where = {"data_path": str(tmp_path), "data_cache_dir": str(tmp_path / "cache")}
-    other, _ = load(**where, states=STATES)
-    assert other.index.states.mean.shape[1] == 14 and (tmp_path / "cache").is_dir()
-
-
 def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, capsys):
     def refused_with(config, *words, said, code):
         config_file.write_text(json.dumps(config))
@@ -288,17 +276,12 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     refused_with(hdf5, said="on this RLDS dataset", code=1)
     config["observation"]["image_filter"] = "bilinear"
     refused_with(config, said="give --size 12x20 --filter bilinear, or correct", code=2)
-    config["observation"].update(image_dim=[10, 20], image_filter="lanczos3")
-    refused_with(config, said="images of 10x20, lanczos3", code=2)
-    config["observation"]["image_dim"] = list(SMALL)
+    config["observation"]["image_filter"] = "lanczos3"
     config["train"]["dataset_names"] = ["droid"]
     refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
 
-@pytest.mark.parametrize(
-    "place",
-    slow_but({"in a file", "before the end"}, ["between files", "in a file", "before the end"]),
-)
+@pytest.mark.parametrize("place", ["in a file", "before the end"])
 def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monkeypatch, place):
     calls, written = [0], []
 
@@ -315,7 +298,6 @@ def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monke
         return stopping
 
     where, name, count = {
-        "between files": (job_module.Job, "finish", 3),
         "in a file": (writing, "_rewritten", 9),
         "before the end": (job_module.Job, "_write_metadata", 0),
     }[place]
@@ -325,7 +307,7 @@ def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monke
     assert not target(tmp_path).exists()
     work = tmp_path / "made_up" / "1.0.0.incomplete"
     kept = {path.name for path in (work / "done").iterdir()}
-    assert len(kept) == {"between files": 3, "in a file": 4, "before the end": 7}[place]
+    assert len(kept) == {"in a file": 4, "before the end": 7}[place]
     write = writing._write
     monkeypatch.setattr(writing, "_write", lambda job, file, *rest: (
         written.append(f"{file.path.name}.json"), write(job, file, *rest))[1])  # fmt: skip
@@ -348,34 +330,21 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-def test_a_set_that_another_task_begins_or_completes_meanwhile_is_not_foreign(
-    stored, made, tmp_path, monkeypatch
-):
-    """The other task is writing its notes; or it completes the set as this one looks."""
-    work, real = tmp_path / "made_up" / "1.0.0.incomplete", job_module._has_content
-    work.mkdir(parents=True)
-    (work / ".prepare.json.other-host-1-1.tmp").touch()
-
-    def overtaken(folder):
-        found = real(folder)
-        if folder == work and not target(tmp_path).exists():
-            shutil.rmtree(work)
-            shutil.copytree(target(made), target(tmp_path))
-        return found
-
-    shutil.copytree(work.parent, tmp_path / "begun" / "made_up")
-    assert prepare(stored.folder, tmp_path / "begun") == 0
-    monkeypatch.setattr(job_module, "_has_content", overtaken)
-    assert prepare(stored.folder, tmp_path) == 0
-
-
 @pytest.mark.parametrize(
     "place",
-    [(writing, "_rewritten"), (job_module.Job, "_write_metadata"), (cache, "finite")],
+    [
+        (job_module.Job, "_begun"),
+        (writing, "_rewritten"),
+        (job_module.Job, "_write_metadata"),
+        (cache, "finite"),
+    ],
     ids=lambda place: place[1],
 )
 def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
+    """The other one is writing its notes as this one begins."""
     real, out = getattr(*place), tmp_path / "out"
+    (out / "made_up" / "1.0.0.incomplete").mkdir(parents=True)
+    (out / "made_up" / "1.0.0.incomplete" / ".prepare.json.other-host-1-1.tmp").touch()
 
     def overtaken(*arguments):
         result = real(*arguments)
@@ -390,14 +359,13 @@ def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, 
     assert contents(out) == contents(made) and not list(out.rglob("*.incomplete"))
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("slurm", marks=pytest.mark.slow), "torchrun"])
-def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, launcher):
+def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys):
     for task in range(3):
-        as_task(monkeypatch, task, 3, launcher)
+        as_task(monkeypatch, task, 3, "torchrun")
         assert prepare(stored.folder, tmp_path) == 0
         assert target(tmp_path).exists() == (task == 2)
         waits = "last task to finish completes the dataset" in capsys.readouterr().out
-        assert waits == (task < 2 and (launcher, task) != ("torchrun", 1))
+        assert waits == (task == 0)
     assert contents(target(tmp_path)) == contents(target(made))
     assert prepare(stored.folder, tmp_path) == 0  # a task that is started again
 
@@ -433,8 +401,6 @@ def small_copy(made, tmp_path) -> Path:
 def test_another_destination_is_refused(stored, copy, small_copy, capsys):
     said = ("prepared with quality=95, not 90", "name another destination")
     refused(capsys, small_copy, stored.folder, "--quality", "90", said=said)
-    said = ("prepared with size=[12, 20], not [6, 10]",)
-    refused(capsys, small_copy, stored.folder, said=said, size=(6, 10))
     flip(4)(copy)
     files_of(copy)[-1].write_bytes(files_of(copy)[-1].read_bytes() + bytes(16))
     refused(capsys, small_copy, copy, said=("another source", str(stored.folder)))
@@ -448,9 +414,6 @@ def test_another_destination_is_refused(stored, copy, small_copy, capsys):
     refused(capsys, small_copy, stored.folder, said=("prepare-data has not written",))
     (foreign / "prepare.json").write_text("{")
     refused(capsys, small_copy, stored.folder, said=("cannot be read",))
-    notes = {"fingerprint": "other", "folder": "/else"}
-    (foreign / "prepare.json").write_text(json.dumps(notes))
-    refused(capsys, small_copy, stored.folder, said=("another source, /else",))
 
 
 def test_other_words_are_refused(stored, tmp_path, capsys):
@@ -460,7 +423,7 @@ def test_other_words_are_refused(stored, tmp_path, capsys):
         with pytest.raises(SystemExit):
             prepare(stored.folder, tmp_path, *words)
         assert "0: expected a whole number from 1" in capsys.readouterr().err
-    for size in ((0, 5), (5,), (5, 5, 3), ("five", 5), (-5, 5), (5.5, 5)):
+    for size in ((0, 5), (5,), ("five", 5)):
         with pytest.raises(SystemExit):
             prepare(stored.folder, tmp_path, size=size)
     assert "expected height x width" in capsys.readouterr().err
@@ -507,22 +470,17 @@ def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsy
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-NAME = attrgetter("name")
-EARLY = [one for one in DAMAGES if one.words and not one.late and one.name != "nan state"]
+FEW = ("corrupt record", "missing file", "a frame that is no picture")
 
 
-FEW = {"corrupt record", "missing file", "a frame that is no picture"}
-
-
-@pytest.mark.parametrize("damage", slow_but(FEW, EARLY, NAME), ids=NAME)
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.name in FEW], ids=attrgetter("name"))
 def test_damage_is_one_error_or_left_out(copy, tmp_path, capsys, damage):
     damage.make(copy)
     lost = {*damage.lost, *damage.unread}
-    words = [word.replace(": episode", ": the episode") for word in damage.words]
-    words = [word.partition(" at byte")[0].rstrip(" 01") for word in words if word != "rank 0"]
-    words = [word for word in words if ", step" not in word]
+    words = [word for word in damage.words if word != "rank 0" and ", step" not in word]
+    words = [word.partition(": episode")[0].partition(" at byte")[0] for word in words]
     after = refused(capsys, tmp_path / "out", copy, said=words)
-    if damage.name not in ("missing file", "file still being copied"):  # found before any is read
+    if damage.name != "missing file":  # found before any is read
         before = {name for name in after if "tfrecord" in name and "done" not in name}
         assert len(before) == min(lost) // 2  # files before the damaged one are finished
     assert prepare(copy, tmp_path / "out", "--skip-corrupt") == 0
@@ -565,9 +523,6 @@ def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
     assert observation["image_dim"] == [40, 20] and observation["image_filter"] == "bilinear"
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
-    (target(made) / "copy").mkdir()
-    damaged = target(made) / "copy" / "metadata.json"
-    damaged.write_text('{"robomimic_ddp_prepared": {"format": 1}}')
+    (tmp_path / "metadata.json").write_text('{"robomimic_ddp_prepared": {"format": 1}}')
     with pytest.raises(DataError, match="format 1, and format 2"):
-        prepared.read(damaged.parent)
-    shutil.rmtree(damaged.parent)
+        prepared.read(tmp_path)
