@@ -41,8 +41,7 @@ def stop_after(asked_rank, asked_step, number, times):
     return step, stopper.received
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("asked_rank, asked_step", [(0, 1), (1, 4)])
+@pytest.mark.parametrize("world, asked_rank, asked_step", [(2, 0, 1), (3, 1, 4)])
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 def test_all_ranks_stop_after_the_same_step(world, asked_rank, asked_step, number, ranks):
     found = ranks.run(stop_after, asked_rank, asked_step, number, 2, world_size=world)

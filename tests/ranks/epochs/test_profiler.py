@@ -69,15 +69,14 @@ def traced_steps(file: Path) -> int:
     return len({event["ts"] for event in events if "ProfilerStep#" in event.get("name", "")})
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_each_rank_leaves_a_trace_and_the_main_rank_prints_a_line(ranks, tmp_path, world):
-    main, *others = ranks.run(profiled, str(tmp_path), 3, 15, world_size=world)
+def test_each_rank_leaves_a_trace_and_the_main_rank_prints_a_line(ranks, tmp_path):
+    main, *others = ranks.run(profiled, str(tmp_path), 3, 15)
     assert not any(others) and len(main) == 2, "once in a run, on the main rank"
     assert main[0].startswith("profile of 3 steps of ") and " busy " in main[0]
     assert main[1] == f"Its traces are in {tmp_path / FOLDER}, for https://ui.perfetto.dev"
     traces = sorted((tmp_path / FOLDER).iterdir())
-    assert [one.name for one in traces] == [f"rank{n}.pt.trace.json.gz" for n in range(world)]
-    assert [traced_steps(one) for one in traces] == [3] * world
+    assert [one.name for one in traces] == [f"rank{n}.pt.trace.json.gz" for n in (0, 1)]
+    assert [traced_steps(one) for one in traces] == [3, 3]
 
 
 def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):

@@ -101,7 +101,7 @@ def every_episode(answers, episodes):
     return [next(seen[episode % world]) for _ in range(2) for episode in range(episodes)]
 
 
-@pytest.mark.parametrize("episodes", [1, 2, 5])
+@pytest.mark.parametrize("episodes", [1, 5])
 def test_statistics_are_those_of_all_episodes_on_every_rank(ranks, episodes):
     """The episodes do not depend on the number of ranks."""
     before = None
@@ -157,14 +157,13 @@ def test_one_rank_is_the_host():
         assert function(noisy(seen), envs, 5, num_episodes=3) == plain
 
 
-def without_episodes(number):
-    on_ranks(host_rollouts)(noisy([]), {"a": Env()}, 5, num_episodes=number)
+def without_episodes():
+    on_ranks(host_rollouts)(noisy([]), {"a": Env()}, 5, num_episodes=0)
 
 
-@pytest.mark.parametrize("number", [0, None])
-def test_no_episodes_is_one_clear_error(ranks, number):
+def test_no_episodes_is_one_clear_error(ranks):
     with pytest.raises(RankError, match="experiment.rollout.n to 1 or more"):
-        ranks.run(without_episodes, number)
+        ranks.run(without_episodes)
 
 
 def one_rollout(policy, env, fails=False):
@@ -229,7 +228,7 @@ def patient(folder, rank_of_slow):
     )
     with group.without_time_limit() as waiting:
         if rank == rank_of_slow:
-            time.sleep(4)
+            time.sleep(3)
         return group.gather_objects(rank, within=waiting)
 
 

@@ -120,9 +120,8 @@ def one_process(world_size: int) -> torch.Tensor:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size, alpha_is_parameter", [(2, False), (3, True)])
 @pytest.mark.parametrize("way", [MESSAGE, DDP, PLAIN])
-@pytest.mark.parametrize("alpha_is_parameter", [True, False])
 def test_ranks_equal_one_process(ranks, world_size, way, alpha_is_parameter):
     call = (train, way, alpha_is_parameter)
     of_ranks = ranks.run(*call, world_size=world_size)

@@ -4,7 +4,6 @@ every sample comes once, but for what fills no batch.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -81,7 +80,8 @@ def joined(found):
 
 
 PLACES = [((2, 4), (3, 4)), ((3, 2), (2, 2)), ((2, 4), (2, 3)), ((2, 4), (2, 4))]
-CASES = list(itertools.product(["hdf5", "rlds"], PLACES, [1, 5, "all"]))
+STOPS = [(PLACES[0], 1), *((place, 5) for place in PLACES), (PLACES[1], "all")]
+CASES = [(kind, *stop) for kind in ("hdf5", "rlds") for stop in STOPS]
 """Those of RLDS are slow: tests/rlds/order/test_positions.py has the places in a pass, in one
 process.
 """

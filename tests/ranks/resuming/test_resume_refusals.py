@@ -144,8 +144,7 @@ def test_another_policy_is_refused_and_everything_stays(ranks, saved, how, line)
     assert not (saved / "config.json.old").exists()
 
 
-@pytest.mark.parametrize("data", [{"scale": 0.5}, {"size": 44}])
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("data, world", [({"scale": 0.5}, 1), ({"size": 44}, 2)])
 def test_other_data_in_the_middle_of_a_pass_are_refused(ranks, tmp_path, data, world):
     ranks.run(life, tmp_path, None, None, 2, world_size=world)
     found = FoundRun(tmp_path, "state")
