@@ -94,7 +94,7 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
     raise CheckpointError(
         f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes "
         "at its first epoch's end. Expected the output_dir and experiment.name of the run to "
-        "resume. Check both, or start without resume."
+        "resume. Check both, or set ddp.resume=auto, which begins a new run where there is none."
     )
 
 

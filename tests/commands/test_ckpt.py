@@ -120,6 +120,16 @@ def test_an_export_has_the_weights_that_the_policy_acts_with(write, tmp_path, em
     assert not read
 
 
+def test_the_model_card_names_a_net_that_the_unedited_host_does_not_build(write, tmp_path):
+    level = "policy.noise_pred_net.down_modules.0.0.blocks.0.block.0.weight"
+    config = json.dumps({"algo": {"unet": {"down_dims": [8]}}})
+    model = {"nets": {level: torch.zeros(8, 2, 5)}, "ema": None}
+    source = write(config=config, model=model, shape_metadata={"ac_dim": 7})
+    assert command("export", source, tmp_path / "policy") == 0
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert "| net | sized by algo.unet" in card and "the edit unet_config |" in card
+
+
 def hierarchical(content):
     content["model"] = {"planner": content["model"], "actor": content["model"]}
 

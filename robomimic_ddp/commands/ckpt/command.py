@@ -77,7 +77,7 @@ def _export(args: argparse.Namespace) -> None:
     weights = export(contents.read(args.path), paths.expanded(args.path), folder)
     say(
         f"{folder}: the weights are {weights}; docs/checkpoints.md has a loader that needs only "
-        "robomimic"
+        "the codebase that it was trained with"
     )
 
 

@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import torch_save
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.commands.evaluate.record import cells
 from robomimic_ddp.config import paths, tree
+from robomimic_ddp.config.host import net_sizes
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.monitoring.records import evaluation, history, run_summary
@@ -124,9 +125,12 @@ def _card(
     words, and their digest.
     """
     weights, digest = of
+    nets = content["model"]["nets"]
+    net = net_sizes.note(((name, tensor.shape) for name, tensor in nets.items()), config) or ""
     rows = [
         ("algorithm", content["algo_name"]),
         ("weights", weights),
+        ("net", net.partition(": ")[2]),
         *_shapes(content["shape_metadata"]),
         ("data", ", ".join(Path(path).name for path in paths.datasets(config.get("train")))),
     ]

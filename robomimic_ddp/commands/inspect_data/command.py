@@ -67,8 +67,8 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
 
         if args.output is not None:
             raise UsageError(
-                f"-o writes drafts for RLDS datasets only, and {path} is a file. For HDF5, start "
-                "from configs/example_hdf5.json."
+                f"-o writes drafts for RLDS datasets, which are folders; {path} is a file. For "
+                "HDF5, start from configs/example_hdf5.json."
             )
         return hdf5.report_of(path)
     from robomimic_ddp.commands.inspect_data import drafts, schemas, survey
