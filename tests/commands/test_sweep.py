@@ -334,7 +334,7 @@ def test_a_search_has_its_number_of_trials(sampler, make):
 
 def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys):
     """The first trial ends while the second trains, and the third would be next."""
-    made = make("train.num_epochs=20,45,6")
+    made = make("train.num_epochs=40,90,6")
     running = worker(made.directory, GPUS)
 
     def edit() -> None:
@@ -353,7 +353,7 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
 
 @pytest.mark.bad_input
 def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
-    made = make("train.num_epochs=6,30")
+    made = make("train.num_epochs=6,60")
     complete, failed = Trial.complete, []
 
     def fail_once(trial: Trial) -> float:
@@ -411,7 +411,7 @@ def test_two_workers_train_no_trial_twice(make):
 )
 def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     """The next worker waits for trainings that outlived the first, and resumes the others."""
-    made = make("train.seed=1,2,3", "train.num_epochs=30")
+    made = make("train.seed=1,2,3", "train.num_epochs=90")
     first = start_worker(made)
     wait_for(lambda: len(psutil.Process(first.pid).children()) == 2)
     wait_for(trained(made, epochs, trials=2))
@@ -425,7 +425,7 @@ def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     state = "stopped" if with_trainings else "running"
     assert f"2 {state}, 1 waiting" in capsys.readouterr().out
     assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made, 30)
+    require_complete(made, 90)
     again = 2 if with_trainings else 1
     assert [len(starts(entry)) for entry in made.trials()] == [again, again, 1]
 
@@ -480,7 +480,7 @@ def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
 
 
 def test_a_stopped_worker_stops_its_trials(make, capsys):
-    made = make("train.seed=1,2,3", "train.num_epochs=30")
+    made = make("train.seed=1,2,3", "train.num_epochs=60")
     first = start_worker(made)
     wait_for(lambda: all(entry.curve() for entry in made.trials()[:2]))
     first.terminate()
@@ -491,7 +491,7 @@ def test_a_stopped_worker_stops_its_trials(make, capsys):
     sweep("show", made.directory)
     assert capsys.readouterr().out.endswith("2 stopped, 1 waiting\n")
     assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made, 30)
+    require_complete(made, 60)
 
 
 @pytest.mark.bad_input
