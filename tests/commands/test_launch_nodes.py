@@ -93,7 +93,7 @@ import sys, time
 from robomimic_ddp.config import env
 if "leaves" in sys.argv:
     env.keep_left_note(True)
-    time.sleep(10)
+    time.sleep(20)
     sys.exit("ends by itself")
 time.sleep(300)
 """

@@ -228,7 +228,7 @@ def patient(folder, rank_of_slow):
     )
     with group.without_time_limit() as waiting:
         if rank == rank_of_slow:
-            time.sleep(3)
+            time.sleep(4)
         return group.gather_objects(rank, within=waiting)
 
 
