@@ -124,29 +124,19 @@ def _members(owner: Any, path: str) -> Iterator[tuple[str, Any]]:
             return
         pairs = owner.items() if isinstance(owner, dict) else enumerate(owner)
         for index, (key, value) in enumerate(list(pairs)):
-            if not _is_plain(value):  # an object's repr may differ between ranks
+            if not _is_leaf(type(value)):  # an object's repr may differ between ranks
                 name = repr(key) if isinstance(key, (int, str)) else index
                 yield f"{path}[{name}]", value
     elif isinstance(owner, nn.Module):
         for name, module in owner.named_modules():
             for attribute, value in list(vars(module).items()):
-                if attribute not in _OF_MODULES and not _is_plain(value):
+                if attribute not in _OF_MODULES and not _is_leaf(type(value)):
                     yield ".".join(filter(None, (path, name, attribute))), value
     elif not isinstance(owner, torch.optim.Optimizer):
         attributes = getattr(owner, "__dict__", None)
         for attribute, value in list(attributes.items()) if isinstance(attributes, dict) else ():
-            if not _is_plain(value):
+            if not _is_leaf(type(value)):
                 yield f"{path}.{attribute}" if path else attribute, value
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether nothing that is trained is in `value`: a leaf, or a container of leaves, of
-    which a convolution has six.
-    """
-    if isinstance(value, _CONTAINERS) and len(value) <= _LONGEST:
-        members = value.values() if isinstance(value, dict) else value
-        return all(_is_leaf(type(member)) for member in members)
-    return _is_leaf(type(value))
 
 
 @lru_cache(maxsize=4096)
