@@ -62,7 +62,8 @@ def lines(run: Any) -> Iterator[str]:
     yield from _data(run, loader)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.built.nets:
-        yield from filter(None, [net_sizes.note(_shapes(run), run.config)])
+        if sizes := net_sizes.note(_shapes(run), run.config):
+            yield f"net: {sizes}"
         yield f"memory: {_state(run)}"
     if run.steps is not None:
         yield f"precision: {run.options.precision}"

@@ -20,7 +20,7 @@ from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 from torch import nn
 
 from robomimic_ddp import verify
-from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.distributed import group, host_objects, rng
 from robomimic_ddp.distributed.gradients import parallel
 from robomimic_ddp.verify.rng_state import Streams
 
@@ -78,8 +78,9 @@ def main() -> None:
         at_start = seconds(verifier.start) + seconds(step, algo, arguments.batch) - plain
         verifier.epoch_begin(1)
         at_epoch = max(0.0, seconds(step, algo, arguments.batch) - plain)
-        at_epoch += seconds(verifier.before_buffers_are_made_equal, 1)
-        at_epoch += seconds(verifier.epoch_end, 1)
+        with host_objects.unchanged():  # as in a run
+            at_epoch += seconds(verifier.before_buffers_are_made_equal, 1)
+            at_epoch += seconds(verifier.epoch_end, 1)
         at_step = min(seconds(Streams.now) for _ in range(100))
         if group.is_main():
             parameters = sum(one.numel() for one in algo.nets.parameters())

@@ -50,9 +50,9 @@ class Nodes:
         flags = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
         flags += [f"--rdzv_endpoint={self.endpoint}", *words]
         with (output := self.folder / f"{name}.txt").open("w") as file:
-            given = {"cwd": self.folder, "env": environment(None), "stdin": subprocess.DEVNULL}
+            options = {"cwd": self.folder, "env": environment(None), "stdin": subprocess.DEVNULL}
             command = [sys.executable, "-c", first + LAUNCHER, *flags]
-            self.launchers.append(subprocess.Popen(command, stdout=file, stderr=file, **given))
+            self.launchers.append(subprocess.Popen(command, stdout=file, stderr=file, **options))
         return output
 
     def wait(self) -> list[int]:
@@ -61,9 +61,9 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path)
-    yield made
-    for launcher in made.launchers:
+    job = Nodes(tmp_path)
+    yield job
+    for launcher in job.launchers:
         launcher.terminate()
         launcher.wait()
 

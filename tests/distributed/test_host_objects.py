@@ -14,6 +14,8 @@ def test_a_proof_walks_once_and_the_next_one_sees_what_was_added():
     for _ in range(2):
         with host_objects.unchanged():
             first = host_objects.walk(algo)
+            with host_objects.unchanged():
+                assert host_objects.walk(algo) is first
             assert host_objects.walk(algo) is first
             assert host_objects.walk(SimpleNamespace()) == []
         algo.head = nn.Linear(1, 1)

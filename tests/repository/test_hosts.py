@@ -93,7 +93,7 @@ def test_no_program_gets_a_gpu_or_launcher_variables(monkeypatch: pytest.MonkeyP
     """But tests/gpu, which give their programs one."""
     for name in ("RANK", "ROBOMIMIC_DDP_MODE"):
         monkeypatch.setenv(name, "3")
-    given = hosts.environment(None)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" == given["CUDA_VISIBLE_DEVICES"]
+    variables = hosts.environment(None)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" == variables["CUDA_VISIBLE_DEVICES"]
     assert os.environ[GPUS] and "," not in os.environ[GPUS]
-    assert not {"RANK", "ROBOMIMIC_DDP_MODE"} & given.keys()
+    assert not {"RANK", "ROBOMIMIC_DDP_MODE"} & variables.keys()

@@ -76,8 +76,8 @@ def _export(args: argparse.Namespace) -> None:
 
     weights = export(contents.read(args.path), paths.expanded(args.path), folder)
     say(
-        f"{folder}: the weights are {weights}; docs/checkpoints.md has a loader that needs only "
-        "the codebase that it was trained with"
+        f"{folder}: the weights are {weights}; docs/checkpoints.md has a loader that works "
+        "without robomimic-ddp"
     )
 
 

@@ -108,9 +108,9 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
     nets = _tensors(content["model"]).get("nets", {}).items()
-    yield from filter(None, [net_sizes.note(((k, v.shape) for k, v in nets), config(content))])
-    others = [key for key in content["model"] if key not in ("nets", "ema")]
-    if others:
+    if sizes := net_sizes.note(((key, value.shape) for key, value in nets), config(content)):
+        yield f"net: {sizes}"
+    if others := [key for key in content["model"] if key not in ("nets", "ema")]:
         yield f"also: {', '.join(map(str, others))}"
 
 

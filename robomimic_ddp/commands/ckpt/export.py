@@ -125,12 +125,11 @@ def _card(
     words, and their digest.
     """
     weights, digest = of
-    nets = content["model"]["nets"]
-    net = net_sizes.note(((name, tensor.shape) for name, tensor in nets.items()), config) or ""
+    nets = content["model"]["nets"].items()
     rows = [
         ("algorithm", content["algo_name"]),
         ("weights", weights),
-        ("net", net.partition(": ")[2]),
+        ("net", net_sizes.note(((key, value.shape) for key, value in nets), config)),
         *_shapes(content["shape_metadata"]),
         ("data", ", ".join(Path(path).name for path in paths.datasets(config.get("train")))),
     ]

@@ -17,8 +17,9 @@ _MOST_SHOWN = 60
 
 
 def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None:
-    """Return a line for a net whose levels are those of `algo.unet` in the host's `config` and not
-    robomimic's own, or the other way round; None for others. shapes: of the parameters, by name.
+    """Return what to know of a net whose levels are those of `algo.unet` in the host's `config` and
+    not robomimic's own, or the other way round; None for others. shapes: of the parameters, by
+    name.
     """
     matches = ((_LEVEL.search(name), shape) for name, shape in shapes)
     levels = {int(match[1]): int(shape[0]) for match, shape in matches if match and shape}
@@ -31,11 +32,11 @@ def note(shapes: Iterable[tuple[str, Sequence[int]]], config: Any) -> str | None
         return None
     if is_own:
         return (
-            f"net: the host's own sizes (down_dims {_OWN}); this host does not read algo.unet of "
+            f"the host's own sizes (down_dims {_OWN}); this host does not read algo.unet of "
             f"the config (down_dims {str(list(named))[:_MOST_SHOWN]}). With `--with unet_config`, "
             "apply, and run, make it do so"
         )
     return (
-        f"net: sized by algo.unet of the config (down_dims {sizes}), which the unedited robomimic "
+        f"sized by algo.unet of the config (down_dims {sizes}), which the unedited robomimic "
         "does not read; its checkpoints load only in hosts with the edit unet_config"
     )
