@@ -158,12 +158,15 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main() -> int:
     """Print the table."""
     parser = turns.parser(__doc__.partition("\n")[0], rounds=2, quick_rounds=1)
-    parser.add_argument("--epochs", type=turns.at_least(2), default=6, help="default 6")
+    parser.add_argument(
+        "--epochs", type=turns.at_least(2), help="default 6, with --quick 3: two pauses"
+    )
     parser.add_argument("--steps", type=turns.at_least(1), default=5, help="of an epoch: 5")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), args.epochs, args.steps, args.device)
+        epochs = args.epochs or (3 if args.quick else 6)
+        bench = Bench(Path(folder), epochs, args.steps, args.device)
         tables = iter([bench.table(args.rounds or (1 if args.quick else 2))])
         return turns.report(tables, args.json)
 

@@ -19,15 +19,17 @@ from scripts.gpu_check.machine import Failed, Machine, OutOfTime
 from tests.hosts import run
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that this command may use, as CUDA_VISIBLE_DEVICES names them."""
-    look = "import torch; print(torch.cuda.device_count())"
+def visible_gpus() -> dict[str, str]:
+    """The GPUs that this command may use, as CUDA_VISIBLE_DEVICES names them, and their models."""
+    models = "[torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]"
+    look = f"import json, torch; print(json.dumps({models}))"
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     added = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
     if chosen is None:
         look = f"import os; os.environ.pop('CUDA_VISIBLE_DEVICES', None); {look}"
-    count = int(run(None, sys.executable, "-c", look, added=added).stdout.split()[-1])
-    return [str(gpu) for gpu in range(count)] if chosen is None else chosen.split(",")[:count]
+    found = json.loads(run(None, sys.executable, "-c", look, added=added).stdout.splitlines()[-1])
+    names = map(str, range(len(found))) if chosen is None else chosen.split(",")
+    return dict(zip(names, found))
 
 
 def left_of(budget: float) -> float:
@@ -56,14 +58,14 @@ def outcome(check: Check, machine: Machine) -> tuple[str, str]:
 def main() -> int:
     """Returns the exit code: 1 if a check failed."""
     given = parse("gpu_check")
-    gpus = ["0", "1"] if given.cpu else visible_gpus()
+    gpus = dict.fromkeys("01", "cpu") if given.cpu else visible_gpus()
     if not gpus:
         print("error: torch sees no GPU here (`robomimic-ddp doctor` says why); --cpu rehearses.")
         return 1
     count = {"ok": 0, "skip": 0, "FAIL": 0}
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder, given.json.open("w") as file:
-        machine = Machine(Path(folder), gpus, given.cpu, left_of(given.budget))
-        about = {"machine": platform.platform(), "gpus": len(gpus), "cpu": given.cpu}
+        machine = Machine(Path(folder), [*gpus], given.cpu, left_of(given.budget))
+        about = {"machine": platform.platform(), "gpus": [*gpus.values()], "cpu": given.cpu}
         about |= {"python": platform.python_version(), "torch": torch.__version__}
         print(json.dumps(about), file=file, flush=True)
         for check in CHECKS:

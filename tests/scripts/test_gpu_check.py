@@ -79,7 +79,7 @@ class Trainings:
 
 
 @pytest.mark.parametrize(
-    "module, check", [(one_gpu, "options"), (several_gpus, "gradients_over_nccl")]
+    "module, check", [(one_gpu, "compiled"), (several_gpus, "gradients_over_nccl")]
 )
 def test_what_is_compiled_is_compared_without_crops(module, check, monkeypatch):
     """It draws them on the GPU, and with them all later noise is another."""
