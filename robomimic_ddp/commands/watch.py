@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,19 +15,19 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import env, paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.monitoring.records import heartbeat, run_summary
 from robomimic_ddp.terminal import clean, print_clean, say, table, width, wrapped
 
 _REFRESH_SECONDS = 2.0
-SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
-"""A rank is silent after SILENT_SECONDS without a heartbeat, and stuck after STUCK_SECONDS (or the
-time of STUCK_STEPS steps, if longer) at one place while other ranks are ahead.
+STUCK_SECONDS, STUCK_STEPS = 30.0, 5
+"""A rank is stuck after STUCK_SECONDS (or the time of STUCK_STEPS steps, if longer) at one place
+while other ranks are ahead.
 """
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
-_IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
+_IN_TROUBLE, _MOST_TROUBLES = ("GONE", "SILENT", "STUCK", "failed"), 4
 _STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
 _DAMAGED = "{}: this heartbeat is damaged, so the state of its rank is unknown (a full disk?)"
 _CLOSE = "Ctrl-C closes this view; the run continues"
@@ -75,7 +76,9 @@ def _print_resume(directory: Path) -> None:
     """Print the command that resumes the run, on one line that a shell accepts."""
     resume = run_summary.resume_command(directory)
     if resume:
-        print_clean(f"if the run has ended, resume it with:\n  {resume}")
+        has_ended = _screen(directory).has_ended
+        when = "the run has ended;" if has_ended else "if the run has ended,"
+        print_clean(f"{when} resume it with:\n  {resume}")
 
 
 def _print_table(directory: Path) -> int:
@@ -101,6 +104,19 @@ def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
 def _outcome(beat: dict[str, Any]) -> str | None:
     """Return how a rank has ended: "finished", "ended" on request, "failed"; None while it runs."""
     return beat.get("ended") or ("finished" if beat["finished"] else None)
+
+
+def _is_gone(beat: dict[str, Any], now: float) -> bool:
+    """Return whether a silent rank was a process of this machine that no longer exists."""
+    if not run_summary.is_silent(beat, now) or beat["host"] != env.host_name():
+        return False
+    try:
+        os.kill(beat["pid"], 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):  # the second: of a damaged file
+        return True
+    except PermissionError:  # somebody else's
+        pass
+    return False
 
 
 def _progress(beat: dict[str, Any]) -> tuple[int, int]:
@@ -150,8 +166,8 @@ def _state(beat: dict[str, Any], seen: float, farthest: tuple[int, int], awaited
     outcome = _outcome(beat)
     if outcome is not None:
         return outcome
-    if seen > SILENT_SECONDS:
-        return "SILENT"
+    if run_summary.is_silent(beat, beat["time"] + seen):
+        return "GONE" if _is_gone(beat, beat["time"] + seen) else "SILENT"
     if (beat["place"] or "").startswith(SAVING):
         return "saves"
     if not _is_stalled(beat, seen):
@@ -173,7 +189,8 @@ class Screen:
 
     @property
     def has_ended(self) -> bool:
-        return all(map(_outcome, self.beats))
+        now = time.time()
+        return all(_outcome(beat) or _is_gone(beat, now) for beat in self.beats)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
         columns = options.max_width

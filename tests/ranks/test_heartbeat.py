@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
 import threading
 import time
 
@@ -110,6 +112,24 @@ def test_the_odd_rank_stands_out(changes, state):
         *("2", "40", "0.250", "0.125", "3 MB", "0 s ago"),
         "epoch 2 train, step 40 (node0, pid 100, cuda:0)",
     )
+
+
+def test_a_killed_process_of_this_machine_is_gone(tmp_path, capsys):
+    """Where no rank is left, the run has ended, whatever its heartbeats say."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        killed = {"host": socket.gethostname(), "pid": process.pid, "time": NOW - 60}
+        mine = {**killed, "pid": os.getpid()}
+        process.kill()
+    ranks = [reported(rank, NOW, **state) for rank, state in enumerate((killed, mine))]
+    assert [line[1] for line in watch.rows(ranks, NOW)] == ["GONE", "SILENT"]
+    assert not watch.Screen(ranks).has_ended
+    write(tmp_path, *(reported(rank, NOW, **killed) for rank in range(2)))
+    (tmp_path / "ddp.json").write_text('{"resume": "torchrun"}')
+    (tmp_path / "ddp_state.pth").touch()
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    text = capsys.readouterr().out
+    assert text.count("GONE") == 2 and "training ends in" not in text
+    assert text.endswith("the run has ended; resume it with:\n  torchrun\n")
 
 
 def write(directory, *words):

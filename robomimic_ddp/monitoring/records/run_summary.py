@@ -15,6 +15,8 @@ from robomimic_ddp.config import tree
 
 RECORD, STATE, REQUEUE = "ddp.json", "ddp_state.pth", "requeue"
 _MOST_SAMPLES = 10**12
+SILENT_SECONDS = 15.0
+"""A rank is silent after this time without a heartbeat."""
 
 
 def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
@@ -23,12 +25,18 @@ def lines(directory: Path, beats: Sequence[Mapping[str, Any]], now: float) -> It
     last = min(beats, key=lambda beat: (beat["epoch"] or 0, beat["step"]))
     name = "/".join(directory.absolute().parts[-2:])
     yield f"run {name}: epoch {_of(last['epoch'], last.get('epochs'))}, step {_steps(last)}"
-    if not any(beat.get("ended") or beat["finished"] for beat in beats):
+    is_training = not any(beat.get("ended") or beat["finished"] for beat in beats)
+    if is_training and not any(is_silent(beat, now) for beat in beats):
         yield from _speed(record, beats, last)
     stopped = _json(directory / REQUEUE).get("stopped")
     yield f"last save: {_last_save(directory, {} if stopped else record, now)}"
     if stopped:
         yield f"stopped {stopped}"
+
+
+def is_silent(beat: Mapping[str, Any], now: float) -> bool:
+    """Return whether a rank has given no heartbeat for SILENT_SECONDS."""
+    return now - beat["time"] > SILENT_SECONDS
 
 
 def read(directory: Path) -> Mapping[str, Any]:
