@@ -134,6 +134,10 @@ def _require_possible(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> report.Epochs:
     epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
+    say(
+        f"training {args.rounds * len(args.ranks)} times, {args.warmup + EPOCHS} epochs of "
+        f"{args.steps} steps each; a line follows each training"
+    )
     with (
         tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
         # Like Ctrl-C: end the training and remove its files.
