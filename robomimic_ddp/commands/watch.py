@@ -140,7 +140,7 @@ def _row(
     process = f"({beat['host']}, pid {beat['pid']}, {beat['device']})"
     return (
         f"{beat['rank']}/{beat['world_size']}",
-        _state(beat, seen, farthest, awaited),
+        _state(beat, now, farthest, awaited),
         "-" if beat["epoch"] is None else str(beat["epoch"]),
         str(beat["step"]),
         "-" if seconds is None else f"{seconds:.3f}",
@@ -162,15 +162,15 @@ def _is_stalled(beat: dict[str, Any], seen: float) -> bool:
     return beat["idle_seconds"] + seen > patience
 
 
-def _state(beat: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
+def _state(beat: dict[str, Any], now: float, farthest: tuple[int, int], awaited: bool) -> str:
     outcome = _outcome(beat)
     if outcome is not None:
         return outcome
-    if run_summary.is_silent(beat, beat["time"] + seen):
-        return "GONE" if _is_gone(beat, beat["time"] + seen) else "SILENT"
+    if run_summary.is_silent(beat, now):
+        return "GONE" if _is_gone(beat, now) else "SILENT"
     if (beat["place"] or "").startswith(SAVING):
         return "saves"
-    if not _is_stalled(beat, seen):
+    if not _is_stalled(beat, max(0.0, now - beat["time"])):
         return "trains"
     keeps_waiting = awaited and _TRAINS in (beat["place"] or "") and not _waits_for_others(beat)
     return "STUCK" if _progress(beat) < farthest or keeps_waiting else "waits"

@@ -35,7 +35,9 @@ MOST_WAITS = 2
 """The loss and the gradients' norm."""
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
 OPTIONS = {
-    **{"precision=bf16": ROUNDED, "precision=fp16": ROUNDED, "activation_checkpointing=true": NEAR}
+    "precision=bf16": ROUNDED,
+    "precision=fp16": ROUNDED,
+    "activation_checkpointing=true": NEAR,
 }
 COMPILED = {"preset=max": ROUNDED, "compile=true": NEAR, "compile=reduce-overhead": NEAR}
 """Each with the bound of its distance to fp32."""
