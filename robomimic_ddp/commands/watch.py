@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import env, machine, paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.monitoring.records import heartbeat, run_summary
@@ -41,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Show the run until all ranks have ended (0), or until Ctrl-C; with --once, or elsewhere than
-    in a terminal, print it and return 1 if a rank is silent, stuck or failed. Raises DataError for
-    a folder without heartbeats.
+    """Show the run until all ranks have ended or are gone (0), or until Ctrl-C; with --once, or
+    elsewhere than in a terminal, print it and return 1 if a rank is gone, silent, stuck or failed.
+    Raises DataError for a folder without heartbeats.
     """
     directory = paths.expanded(args.run)
     if args.once or not sys.stdout.isatty():
         return _print_table(directory)
     with suppress(KeyboardInterrupt):
         _show_live(directory)
-    _print_resume(directory)
+    _print_resume(directory, _screen(directory))
     return EXIT_DONE
 
 
@@ -72,12 +71,11 @@ def _screen(directory: Path) -> Screen:
     return Screen(beats, damaged, list(run_summary.lines(directory, beats, time.time())))
 
 
-def _print_resume(directory: Path) -> None:
+def _print_resume(directory: Path, screen: Screen) -> None:
     """Print the command that resumes the run, on one line that a shell accepts."""
     resume = run_summary.resume_command(directory)
     if resume:
-        has_ended = _screen(directory).has_ended
-        when = "the run has ended;" if has_ended else "if the run has ended,"
+        when = "the run has ended;" if screen.has_ended else "if the run has ended,"
         print_clean(f"{when} resume it with:\n  {resume}")
 
 
@@ -89,7 +87,7 @@ def _print_table(directory: Path) -> int:
     print_clean("\n".join(table([COLUMNS, *cells], width())))
     for name in screen.damaged:
         say(_DAMAGED.format(name))
-    _print_resume(directory)
+    _print_resume(directory, screen)
     is_in_trouble = screen.damaged or any(state in _IN_TROUBLE for _, state, *_ in cells)
     return EXIT_REFUSED if is_in_trouble else EXIT_DONE
 
@@ -108,15 +106,8 @@ def _outcome(beat: dict[str, Any]) -> str | None:
 
 def _is_gone(beat: dict[str, Any], now: float) -> bool:
     """Return whether a silent rank was a process of this machine that no longer exists."""
-    if not run_summary.is_silent(beat, now) or beat["host"] != env.host_name():
-        return False
-    try:
-        os.kill(beat["pid"], 0)  # sends nothing
-    except (ProcessLookupError, OverflowError):  # the second: of a damaged file
-        return True
-    except PermissionError:  # somebody else's
-        pass
-    return False
+    is_of_here = beat["host"] == env.host_name()
+    return run_summary.is_silent(beat, now) and is_of_here and not machine.is_alive(beat["pid"])
 
 
 def _progress(beat: dict[str, Any]) -> tuple[int, int]:

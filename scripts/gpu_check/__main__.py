@@ -21,15 +21,16 @@ from tests.hosts import run
 
 def visible_gpus() -> dict[str, str]:
     """The GPUs that this command may use, as CUDA_VISIBLE_DEVICES names them, and their models."""
-    models = "[torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]"
-    look = f"import json, torch; print(json.dumps({models}))"
+    listed = "[torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]"
+    look = f"import json, torch; print(json.dumps({listed}))"
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     added = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
     if chosen is None:
         look = f"import os; os.environ.pop('CUDA_VISIBLE_DEVICES', None); {look}"
-    found = json.loads(run(None, sys.executable, "-c", look, added=added).stdout.splitlines()[-1])
-    names = map(str, range(len(found))) if chosen is None else chosen.split(",")
-    return dict(zip(names, found))
+    printed = run(None, sys.executable, "-c", look, added=added).stdout
+    models = json.loads(printed.splitlines()[-1])
+    names = map(str, range(len(models))) if chosen is None else chosen.split(",")
+    return dict(zip(names, models))
 
 
 def left_of(budget: float) -> float:
