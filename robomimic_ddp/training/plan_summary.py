@@ -160,8 +160,8 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     ]
     if moving and run.plan.several_ranks and tree.at(run.config, "experiment.validate"):
         yield (
-            f"schedule: only training steps count for the learning rate of {', '.join(moving)}; in "
-            "one process the host counts validation batches too, so there its schedule ends earlier"
+            f"schedule: only training steps advance the learning rate of {', '.join(moving)}. In "
+            "one process the host's validation batches advance it too: its schedule ends earlier"
         )
 
 

@@ -43,7 +43,7 @@ def functions_by_file() -> dict[str, list[types.FunctionType]]:
     """The functions of the package that there are, wrapped ones and methods too."""
     found = collections.defaultdict(list)
     for one in gc.get_objects():
-        if isinstance(one, types.FunctionType):
+        if type(one) is types.FunctionType:  # a dead weakref.proxy has no class to ask for
             found[one.__code__.co_filename].append(one)
     return found
 

@@ -250,14 +250,14 @@ def test_batches_left_of_a_sharded_pass():
 def test_a_pass_that_no_epoch_has_drawn_from_begins(position):
     loader = sharded(43, 2, 1, 4)
     loader.sampler.next_offset = 8
-    assert loader.seek(position, 1, 6) == "data: a new pass begins (number 6)"
+    assert loader.seek(position, 1, 6) == "data: a new pass begins (number 7)"
     assert (loader.next_pass, loader.sampler.next_offset) == (6, 0)
-    assert "(number 6)" in loader.seek(position, 1, 2)
+    assert "(number 7)" in loader.seek(position, 1, 2)
 
 
 def test_what_a_resume_says_of_the_data():
     place = {"kind": "pass", "pass": 2, "samples": 24, "order": None}
-    said = "data: pass 2 resumes after 24 of 43 samples"
+    said = "data: pass 3 resumes after 24 of 43 samples"
     assert sharded(43, 2, 1, 4).seek(place, 2, 1) == said
     assert sharded(43, 2, 1, 4).seek(place, 3, 1) == said + ", the rest split again over the ranks"
 

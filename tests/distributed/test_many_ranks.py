@@ -136,7 +136,8 @@ def keep_gradients(job):
         return future
 
     for net in gc.get_objects():
-        if isinstance(net, DistributedDataParallel) and not net._comm_hooks:
+        # isinstance would ask a dead weakref.proxy for its class.
+        if issubclass(type(net), DistributedDataParallel) and not net._comm_hooks:
             net.register_comm_hook(None, hook)
 
 

@@ -180,7 +180,7 @@ def test_schedules_that_validation_would_step(kind, per_batch, validate, ranks, 
     made = config({"scheduler_type": kind, "step_every_batch": per_batch})
     made["experiment"]["validate"] = validate
     text = run_of(made, ranks=ranks, on_node=min(4, ranks)).describe()
-    assert ("only training steps count for the learning rate of policy" in text) is is_said
+    assert ("only training steps advance the learning rate of policy" in text) is is_said
 
 
 def test_what_is_not_known_has_no_line():

@@ -273,9 +273,9 @@ def _count(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sections of a checkpoint with their sizes."""
+    """Yield the sections of a checkpoint with their sizes, in which buffers count too."""
     for section, tensors in _tensors(content["model"]).items():
-        yield f"{section} ({_count(tensors):,} numbers)"
+        yield f"{section} ({_count(tensors):,} numbers in weights and buffers)"
 
 
 def config(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -102,21 +102,22 @@ class ShardedLoader(Wrapped):
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
     def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resume at a `position` of a run with any number of ranks; return a line for the user.
-        Without one (the run had one rank, and the host's sampler) pass number `epoch` starts, which
-        no earlier epoch has drawn from. Raises CheckpointError if the order of the pass differs.
+        """Resume at a `position` of a run with any number of ranks; return a line for the user,
+        which counts passes from 1, as hosts count epochs. Without one (the run had one rank, and
+        the host's sampler) a pass starts which none of `epoch` epochs has drawn from. Raises
+        CheckpointError if the order of the pass differs.
         """
         sampler = self.sampler
         if position is None or position.get("kind") != "pass":
             sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
-            return f"data: a new pass begins (number {sampler.next_pass})"
+            return f"data: a new pass begins (number {sampler.next_pass + 1})"
         sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
         saved = position["order"]  # None: of a pass that has not started
         if saved is not None and sampler.next_order_digest() != saved:
-            raise another_order(f"pass {position['pass']}", self._host_sampler)
+            raise another_order(f"pass {position['pass'] + 1}", self._host_sampler)
         split = "" if world_size == sampler.world_size else ", the rest split again over the ranks"
         return (
-            f"data: pass {position['pass']} resumes after {position['samples']} of "
+            f"data: pass {position['pass'] + 1} resumes after {position['samples']} of "
             f"{sampler.size} samples{split}"
         )
 

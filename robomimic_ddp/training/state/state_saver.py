@@ -106,7 +106,7 @@ class StateSaver:
         self.finished, self.is_saved = int(epoch), False
         stops = self.run.stopper.agreed_at_last()
         if stops or main_rank.on_main(self._is_due):
-            self._save()
+            self._save(f"after epoch {epoch}")
         self.run.output.writer.release()
         if stops:
             self._stop(f"after epoch {epoch}")
@@ -121,7 +121,7 @@ class StateSaver:
     def finish(self) -> None:
         """Collective, after the last epoch: saves its state, and waits until all is written."""
         if not self.is_saved:
-            self._save()
+            self._save(f"after epoch {self.finished}")
         watchdog.reached(f"{watchdog.SAVING}the last files")
         main_rank.on_main(self._finish_writing)
 
@@ -144,8 +144,9 @@ class StateSaver:
 
     def _stop_inside(self) -> None:
         part = self.run.progress.part
-        self._save()
-        self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
+        where = f"in epoch {part.epoch} after {part.steps} steps of it"
+        self._save(where)
+        self._stop(where)
 
     def leave_marker(self) -> None:
         """Main rank, in a thread, before it ends during something long: the run resumes from its
@@ -184,8 +185,8 @@ class StateSaver:
         print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
     @host_objects.unchanged()
-    def _save(self) -> None:
-        watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
+    def _save(self, where: str) -> None:
+        watchdog.reached(f"{watchdog.SAVING}the state {where}")
         states = {component.name: component.state_dict() for component in self.components}
         of_rank = {
             component.name: states.pop(component.name)

@@ -71,7 +71,7 @@ def test_two_ranks_resume_to_the_bit(
     (folder / "happened").rename(folder / "before")
     result = job(host_copy, folder, demo_dataset, "none", "resume=true")
     require_finished(result)
-    assert f"data: pass 0 resumes after {steps} batches" in result.stdout, result
+    assert f"data: pass 1 resumes after {steps} batches" in result.stdout, result
     for rank in range(2):
         before = windows(resumed, rank)[: SAVED * BATCH] + windows(resumed, rank, "1")
         assert before + windows(folder, rank) == windows(whole, rank)
@@ -95,7 +95,7 @@ def test_one_rank_takes_what_two_have_left_of_the_pass(
     result = job(host_copy, folder, demo_dataset, "none", "resume=true", ranks=1)
     require_finished(result)
     assert "world size: 2 -> 1" in result.stdout
-    left = int(re.search(r"the (\d+) windows that pass 0 has not delivered", result.stdout)[1])
+    left = int(re.search(r"the (\d+) windows that pass 1 has not delivered", result.stdout)[1])
     rest = windows(folder, 0)
     assert len(rest) == (STEPS - steps) * BATCH > left > 0
     this_pass = taken + rest[:left]

@@ -460,7 +460,8 @@ def bytes_of_a_rank(mode: str, dims: Sequence[int] = DEFAULT_DIMS) -> int:
 def tensor_bytes() -> int:
     storages = {}
     for one in gc.get_objects():
-        is_real = isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
+        # isinstance would ask a dead weakref.proxy for its class.
+        is_real = issubclass(type(one), torch.Tensor) and not isinstance(one, FakeTensor)
         if is_real and one.device.type == "cpu":  # earlier tests may have compiled
             for tensor in (one, one.grad if one.is_leaf else None):
                 if tensor is not None:

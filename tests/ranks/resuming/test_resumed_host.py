@@ -189,7 +189,7 @@ def test_a_host_without_resume_gets_it(own_ranks: RankPool, config: Any, tmp_pat
             killed(*call)
             text = require_finished(job(*call, added={"ROBOMIMIC_DDP_RESUME": "true"}))
             assert "resuming training from epoch 3" in text
-            assert "data: pass 1 resumes after" in text
+            assert "data: pass 2 resumes after" in text
         states[name] = newest(folder)
     assert state_differences(states["broken"], states["whole"]) == []
 

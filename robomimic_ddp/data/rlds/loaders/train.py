@@ -124,19 +124,19 @@ class RLDSTrainLoader(RLDSLoader):
         if (position["data"], position["seed"]) != (self.dataset.table.digest(), self._seed):
             self._begin(number, [])
             return (
-                f"data: pass {number} starts again, since the dataset, the choice of its windows "
-                "or the seed has changed"
+                f"data: pass {number + 1} starts again, since the dataset, the choice of its "
+                "windows or the seed has changed"
             )
         segments = [(Segment(*numbers), batches) for *numbers, batches in position["legs"]]
         self._begin(position["first_pass"], segments)
         if segments[-1][0] == self._segment:
-            return f"data: pass {number} resumes after {self._delivered_in_pass} {self._unit}"
+            return f"data: pass {number + 1} resumes after {self._delivered_in_pass} {self._unit}"
         left = self._schedule.rest
         assert left is not None
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         return (
             f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
-            f"pass {number} has not delivered are split again over {ranks}"
+            f"pass {number + 1} has not delivered are split again over {ranks}"
         )
 
     @property
