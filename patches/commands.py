@@ -72,7 +72,10 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
     fixers = registry.select(args.with_fixers, args.without_fixers)
-    return engine.examine(lone_scripts.find_host(args.path), fixers), fixers
+    host = lone_scripts.find_host(args.path)
+    if width(sys.stderr) is not None:  # some seconds without a line
+        say(f"reading {host.package}", file=sys.stderr)
+    return engine.examine(host, fixers), fixers
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -190,7 +190,7 @@ def test_no_command_prints_the_escape_sequences_of_a_stranger(
     monkeypatch.chdir(tmp_path)
     finding = doctor.Finding(HOSTILE, doctor.WARN, HOSTILE, HOSTILE)
     monkeypatch.setattr(doctor, "examine", lambda _: [finding])
-    monkeypatch.setattr(patches, "width", lambda: 80)  # in a pipe the diff is for git
+    monkeypatch.setattr(patches, "width", lambda stream=None: 80)  # in a pipe the diff is for git
     words = ROWS[command](tmp_path)
     capfd.readouterr()
     cli.main(words)

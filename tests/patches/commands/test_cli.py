@@ -101,7 +101,7 @@ def test_apply_lists_what_the_host_has_and_names_its_path_again(command, host):
 
 def test_status_is_readable_on_a_terminal(command, host, monkeypatch):
     whole = command("status", str(host))[1]
-    monkeypatch.setattr(commands, "width", lambda: 80)
+    monkeypatch.setattr(commands, "width", lambda stream=None: 80)
     code, out, _ = command("status", str(host))
     lines = out.splitlines()
     assert code == 0 and max(len(line) for line in lines[1:]) <= 80
