@@ -8,13 +8,15 @@ from pathlib import Path
 
 @dataclass
 class Training:
-    """`nccl`: calls in order. `waits`: how often the process waited for the GPU between the
-    beginnings of two training steps that follow each other. `draws`: tests/pretend_cuda/ledger.py.
+    """`nccl`: calls in order. Between the beginnings of two training steps that follow each other:
+    `waits`: how often the process waited for the GPU; `launches`: how many kernels it launched.
+    `draws`: tests/pretend_cuda/ledger.py.
     """
 
     nccl: list[str] = field(default_factory=list)
     draws: list[str] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
+    launches: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -35,6 +37,7 @@ def read(folder: Path) -> list[Process]:
 
 def _process(path: Path) -> Process:
     process, waits = Process(), None
+    launches, before = 0, 0
     for line in path.read_text(encoding="utf-8").splitlines():
         kind, _, text = line.partition(" ")
         if kind == "context":
@@ -43,6 +46,8 @@ def _process(path: Path) -> Process:
             process.trainings[-1].nccl.append(text)
         elif kind == "wait" and waits is not None:
             waits += 1
+        elif kind == "launches":
+            launches = int(text)
         elif kind == "mark" and text.startswith("rank "):
             process.rank = int(text.split()[1])
         elif kind == "mark" and text.startswith("draw "):
@@ -53,5 +58,7 @@ def _process(path: Path) -> Process:
         elif kind == "mark":
             if waits is not None and text == "step":
                 process.trainings[-1].waits.append(waits)
+                process.trainings[-1].launches.append(launches - before)
+            before = launches
             waits = 0 if text == "step" else None
     return process

@@ -4,6 +4,7 @@
      context <gpu>               the process touched this GPU of the machine for the first time
      wait <what>                 the program waited for the GPU
      nccl <what> <count> <type>  a call of NCCL's, in order
+     launches <count>            before a mark: kernels that this process has launched so far
      mark <text>                 what the test itself notes */
 #pragma once
 #include <fcntl.h>

@@ -42,7 +42,8 @@ static void touch(void) {
     if (!__sync_lock_test_and_set(&has_context[current], 1)) note("context %d", machine_number(current));
 }
 
-EXPORT void pretend_mark(const char *text) { note("mark %s", text); }
+static long launches; /* kernels, of all threads */
+EXPORT void pretend_mark(const char *text) { note("launches %ld", launches); note("mark %s", text); }
 EXPORT int pretend_has_context(int device) { return has_context[device]; }
 
 /* Memory: found again by address, since torch asks what a pointer is. */
@@ -249,6 +250,8 @@ WELL(cudaEventQuery, cudaEvent_t event)
 WELL(cudaEventRecord, cudaEvent_t event, cudaStream_t stream)
 WELL(cudaEventRecordWithFlags, cudaEvent_t event, cudaStream_t stream, unsigned flags)
 WELL(cudaFuncSetAttribute, const void *function, enum cudaFuncAttribute attribute, int value)
-WELL(cudaLaunchKernel, const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
-WELL(cudaLaunchKernelExC, const cudaLaunchConfig_t *config, const void *f, void **arguments)
-WELL(cudaLaunchCooperativeKernel, const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+#define LAUNCHED(name, ...) EXPORT cudaError_t name(__VA_ARGS__) { __sync_add_and_fetch(&launches, 1); return cudaSuccess; }
+LAUNCHED(cudaLaunchKernel, const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+LAUNCHED(__cudaLaunchKernel, const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+LAUNCHED(cudaLaunchKernelExC, const cudaLaunchConfig_t *config, const void *f, void **arguments)
+LAUNCHED(cudaLaunchCooperativeKernel, const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)

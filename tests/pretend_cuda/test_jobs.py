@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed.gradients import parallel
@@ -158,30 +159,39 @@ def test_options_in_turn_rlds_resuming_and_fine_tuning(job, config_file, demo_da
         assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
 
 
-def test_ddp_for_each_optimizer_adds_no_wait(job, config_file, tmp_path):
-    """CQL reads many numbers back in each step: as many with two ranks as alone, and fewer by ours.
-    After the first step, in which gradients are compared.
+def test_what_ddp_adds_to_a_step(job, config_file, tmp_path):
+    """No wait: CQL reads many numbers back in each step, as many with two ranks as alone, and fewer
+    by ours. One launch a parameter, into DDP's buckets, and no other. All after the first step, in
+    which gradients are compared.
     """
-    made = json.loads(config_file("cql", CHANGES).read_text())
 
-    def words(**given: str) -> list[Any]:
-        folder = tmp_path / given["preset"] / given.get("mode", "ddp")
-        own = {"train": {"output_dir": str(folder)}, "ddp": given}
+    def words(algorithm: str, **options: str) -> list[Any]:
+        folder = tmp_path / algorithm / "-".join(options.values())
+        changes = {"train": {"output_dir": str(folder)}, "ddp": options}
         folder.mkdir(parents=True)
-        config = write_config(folder / "config.json", merged(made, own))
+        made = json.loads(config_file(algorithm, CHANGES).read_text())
+        config = write_config(folder / "config.json", merged(made, changes))
         return ["robomimic.scripts.train", "--config", config]
 
-    result, (process,) = job(*words(mode="single", preset="safe"), start=python)
+    diffusion = {mode: words("diffusion_policy", mode=mode) for mode in ("single", "ddp")}
+    alone = words("cql", preset="safe", mode="single")
+    result, (process,) = job(*alone, THEN, *diffusion["single"], start=python)
     require_clean(result)
-    result, processes = job(*words(preset="safe"), THEN, *words(preset="fast"))
+    cql = words("cql", preset="safe"), words("cql", preset="fast")
+    result, processes = job(*cql[0], THEN, *cql[1], THEN, *diffusion["ddp"])
     require_clean(result)
     zero, one = (process.trainings for process in processes)
     assert [training.nccl for training in zero] == [training.nccl for training in one]
     alone, safe, fast = (
         {number for training in trainings for number in training.waits[1:]}
-        for trainings in (process.trainings, *zip(zero, one))
+        for trainings in (process.trainings[:1], *zip(zero[:2], one[:2]))
     )
     assert safe == alone and max(fast) < min(safe), (alone, safe, fast)
+
+    checkpoint = checkpoints(run_directory(tmp_path / "diffusion_policy" / "ddp"))["last.pth"]
+    parameters = torch.load(checkpoint, weights_only=True)["model"]["nets"]
+    pairs = zip(process.trainings[-1].launches[1:], zero[-1].launches[1:])
+    assert {two_ranks - single for single, two_ranks in pairs} == {len(parameters)}
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):
