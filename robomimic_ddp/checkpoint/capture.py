@@ -22,9 +22,9 @@ STATEFUL = ("optimizers", "lr_schedulers")
 
 
 def capture_model(algo: Any) -> dict[str, Any]:
-    """Collective where nets are sharded: of each part of `algo`, nets with buffers, optimizers,
-    schedules, averages with counters, its numbers; and the modules, optimizers and schedules that
-    it has elsewhere, and what optimizers update outside all modules.
+    """Collective where nets are sharded: return the state of `algo`: each part's nets with buffers,
+    optimizers, schedules, averages with counters, and numbers; the modules, optimizers and
+    schedules that it has elsewhere; and what optimizers update outside all modules.
 
     Tensors are the model's own; sharded ones are whole, on the main rank's CPU, and None on others.
     `plain` makes it ready for a file.

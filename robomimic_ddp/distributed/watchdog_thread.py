@@ -226,7 +226,7 @@ class Watchdog:
 
 
 def _recorded() -> str:
-    """Where the ranks' latest collectives are written, for a message; "" if nowhere."""
+    """Return where the ranks' latest collectives are written, for a message; "" if nowhere."""
     prefix = env.recorded_collectives()
     if prefix is None:
         return ""

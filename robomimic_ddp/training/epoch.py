@@ -126,7 +126,7 @@ class _Epoch:
         )
 
     def _profiler(self) -> profiler.Profiler | None:
-        """Collective: of the run's first train epoch under `ddp.profile`."""
+        """Collective: return the profiler of the run's first train epoch under `ddp.profile`."""
         run = self.run
         if not run.options.profile or run.progress.profiled:
             return None
@@ -143,7 +143,7 @@ class _Epoch:
 
     @contextlib.contextmanager
     def in_force(self, run_epoch: Callable) -> Iterator[None]:
-        """Collective when validating sharded nets: what is in force during the host's function."""
+        """Collective when validating sharded nets: apply what the host's function runs under."""
         # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
         # validate on unequal numbers of batches, so their learning rates would differ.
         waits = self.validates and self.is_logged
@@ -187,20 +187,20 @@ class _Epoch:
             yield self.profiler
 
     def random_streams(self) -> Any:
-        """Separate streams for validation; on one rank the host's, for bitwise the same results."""
+        """Give validation separate streams; one rank keeps the host's, for the same bits."""
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
         number = self.number if isinstance(self.number, int) else 0
         return rng.forked(_VALIDATION, self.run.settings.seed, self.run.plan.rank, number)
 
     def weights(self) -> Any:
-        """Collective when validating sharded nets: whole weights, since ranks may have unequal
+        """Collective when validating sharded nets: make weights whole; ranks may have unequal
         numbers of batches.
         """
         return fsdp.whole(self.model) if self.validates else contextlib.nullcontext()
 
     def finished(self, result: Any) -> Any:
-        """Collective: `result` of the host with the log of all ranks, and in training its speed.
+        """Collective: return the host's `result` with all ranks' log, and in training its speed.
         Raises WrapError on a rank that has trained nothing.
         """
         self._require_steps()
@@ -223,8 +223,8 @@ class _Epoch:
         return (log, *rest) if isinstance(result, tuple) else log
 
     def _require_steps(self) -> None:
-        """On several ranks; one process trains whatever its host does. Where a resumed epoch has no
-        step left there is none, and fp16 may have left out those that overflowed.
+        """Raise WrapError on several ranks without a step; one process trains whatever its host does. A
+        resumed epoch may have no step left, and fp16 leaves out steps that overflow.
         """
         guard, batches = self.run.guard, self.part.steps - self.done_before
         if guard is None or self.validates or guard.steps > self.stepped_before:
@@ -272,7 +272,7 @@ class _Epoch:
             )
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
-        """Prints once in a run, on the main rank."""
+        """Print once in a run, on the main rank, that training waits for data."""
         note = throughput.waiting_note(paced, self.pace.steps, self.run.plan.data_workers is None)
         if note and self.run.progress.warned_of_waiting is False and group.is_main():
             print_clean(note)

@@ -56,7 +56,7 @@ class GradientMeans:
         self._own = [torch.zeros(2, dtype=torch.float64)] * len(named)
         """The sum of each of this rank's gradients, and that of its magnitudes."""
         self._reduced = list(self._own)
-        """The same of each averaged gradient, when the last backward pass was done."""
+        """The same sums of each averaged gradient, after the last backward pass."""
         self._in_pass = False
         self._undo = ExitStack()
         for index, (_, parameter) in enumerate(named):
@@ -67,7 +67,7 @@ class GradientMeans:
         self._undo.callback(parameter.register_hook(hook).remove)
 
     def _add_own(self, index: int, gradient: torch.Tensor) -> None:
-        """Before a backward pass adds `gradient` to what the parameter has."""
+        """Note `gradient` before a backward pass adds it to what the parameter has."""
         if not self._in_pass:
             self._in_pass = True
             self._before = [_identity(parameter.grad) for _, parameter in self._named]
@@ -139,7 +139,7 @@ class GradientMeans:
 
 
 class ShardedMeans(GradientMeans):
-    """The same under FSDP, in one step: each averaged gradient is in parts on the ranks."""
+    """GradientMeans under FSDP, in one step: each averaged gradient is in parts on the ranks."""
 
     averaged_by = "FSDP"
 

@@ -45,7 +45,7 @@ def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLik
 
 
 def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `main_rank.main_rank_only`; an operation on files comes after all that is being saved."""
+    """Decorate as `main_rank.main_rank_only` does; an operation on files waits for saves."""
     if getattr(function, "__module__", None) not in _FILE_OPERATIONS:
         return main_rank.main_rank_only(function)
 
