@@ -223,8 +223,8 @@ class _Epoch:
         return (log, *rest) if isinstance(result, tuple) else log
 
     def _require_steps(self) -> None:
-        """Raise WrapError on several ranks without a step; one process trains whatever its host does. A
-        resumed epoch may have no step left, and fp16 leaves out steps that overflow.
+        """Raise WrapError on several ranks without a step; one process does what its host does.
+        A resumed epoch may have no step left, and fp16 leaves out steps that overflow.
         """
         guard, batches = self.run.guard, self.part.steps - self.done_before
         if guard is None or self.validates or guard.steps > self.stepped_before:
