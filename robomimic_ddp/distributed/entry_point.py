@@ -83,6 +83,7 @@ def entry_point(main: Callable) -> Callable:
         if launch.elastic:
             get_error_handler().initialize()
             _end_with_parent()
+        signals.SignalListener.has_terminated = False
         other = launch.rank > 0
         with (
             quiet_streams.without_errors(),
@@ -207,6 +208,8 @@ def _wait_for_launcher(seconds: float) -> None:
     """Waits for torchrun's signal, which it sends once the job has failed, and ends the process;
     torchrun would list another end as a failure. Returns if no signal comes.
     """
+    if signals.SignalListener.has_terminated:  # before this rank noticed the failure
+        end_process.exit_with_workers(0)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: end_process.exit_with_workers(0))
     time.sleep(seconds)

@@ -197,6 +197,8 @@ class SignalListener:
     """
 
     _open: list[SignalListener] = []
+    has_terminated = False
+    """Whether an entry point has received SIGTERM, as the ranks of a failed job do from torchrun."""
 
     def __init__(self, on_signal: Callable[[int], None], before: dict[int, Any]) -> None:
         self._on_signal, self._before = on_signal, before
@@ -212,6 +214,7 @@ class SignalListener:
     def _listen(self) -> None:
         while data := self._receiver.recv(64):
             for signum in data:
+                SignalListener.has_terminated |= signum == signal.SIGTERM
                 self._on_signal(signum)
 
     def close(self) -> None:

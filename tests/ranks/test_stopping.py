@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed import signals as stopping
-from robomimic_ddp.distributed.signals import Stopper
+from robomimic_ddp.distributed.signals import SignalListener, Stopper
 from robomimic_ddp.errors import EXIT_STOPPED
 from tests.hosts import ROOT
 from tests.ranks.pool import RankError
@@ -254,6 +254,22 @@ def test_a_former_wakeup_descriptor_comes_back():
                 stopper.listen()
         finally:
             assert signal.set_wakeup_fd(before) == theirs.fileno()
+
+
+def notice_after_torchrun():
+    stopper = Stopper()
+    with stopper.scope():
+        stopper.listen()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not SignalListener.has_terminated:
+            time.sleep(0.01)
+    entry_point._wait_for_launcher(3600.0)
+
+
+def test_a_rank_that_torchrun_has_ended_before_it_noticed_waits_for_no_other_signal(ranks):
+    """After kill -9 of a rank, the others waited for 15 s."""
+    with pytest.raises(RankError, match="died with exit code 0"):
+        ranks.run(notice_after_torchrun, world_size=1)
 
 
 def wait_for_a_lost_rank():
