@@ -50,6 +50,17 @@ def _item(text: str) -> list[str]:
     return wrapped(text, _COLUMNS, indent="  ", first="- ")
 
 
+def require_new(host: Host, name: str) -> None:
+    """Raise PatchError if a branch cannot have that name, or the host's repository has that branch.
+    Asked before the host is examined, which takes seconds.
+    """
+    _git(host, "check-ref-format", "--branch", name)
+    if _git(host, "branch", "--list", name):
+        raise PatchError(
+            f"a branch named {name!r} already exists. Nothing was written; choose another name."
+        )
+
+
 def commit(examination: Examination, name: str, text: str) -> str:
     """Make the edits of an examination without problems as one commit, with the message `text`, on
     the new branch `name`; return the commit's hash. Raises PatchError: branch and files are then

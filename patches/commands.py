@@ -122,6 +122,10 @@ def _apply(args: argparse.Namespace) -> int:
 
     if args.branch is not None and args.check:
         raise UsageError("--branch makes a commit; --check writes nothing.")
+    if args.branch is not None:
+        from robomimic_ddp.patches import branch
+
+        branch.require_new(lone_scripts.find_host(args.path), args.branch)
     examination, fixers = _examine(args)
     if examination.blocked:
         return _refuse(examination)
@@ -151,20 +155,18 @@ def _apply(args: argparse.Namespace) -> int:
         return EXIT_REFUSED
     after = engine.confirm(examination, fixers)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
-    where = ""
+    path = "" if args.path is None else f" {shlex.quote(args.path)}"
+    where, undo = "", f"robomimic-ddp revert{path}"
     if args.branch is None:
         record.apply(examination)
     else:
-        from robomimic_ddp.patches import branch
-
         commit = branch.commit(examination, args.branch, branch.message(after, fresh))
-        where = f" in commit {commit} on the new branch {args.branch}"
+        where, undo = f" in commit {commit} on the new branch {args.branch}", "git switch -"
     table = report.table(after, fresh, width(), absent=False)
     print_clean(f"host: {host.package}\n\n{table}\n")
-    path = "" if args.path is None else f" {shlex.quote(args.path)}"
     say(
-        f"{_counted(_originals(examination))}{where}. Take them back with `robomimic-ddp "
-        f"revert{path}`; `robomimic-ddp status{path}` also lists what this host does not have."
+        f"{_counted(_originals(examination))}{where}. To be without them again: `{undo}`; "
+        f"`robomimic-ddp status{path}` also lists what this host does not have."
     )
     _print_base(examination)
     return EXIT_DONE

@@ -198,7 +198,7 @@ class SignalListener:
 
     _open: list[SignalListener] = []
     has_terminated = False
-    """Whether an entry point has received SIGTERM, as the ranks of a failed job do from torchrun."""
+    """Whether an entry point has received SIGTERM, which torchrun sends where a rank has failed."""
 
     def __init__(self, on_signal: Callable[[int], None], before: dict[int, Any]) -> None:
         self._on_signal, self._before = on_signal, before

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity
 
 from robomimic_ddp.distributed import atomic_files, group
 from robomimic_ddp.monitoring.step_hooks import StepHook
-from robomimic_ddp.monitoring.throughput import exposed_communication
+from robomimic_ddp.monitoring.throughput import Pace, exposed_communication
 from robomimic_ddp.terminal import warn
 
 FOLDER = "profile"
@@ -91,7 +91,8 @@ def line(profiles: list[Profile]) -> str:
 
 class Profiler(StepHook):
     """Profiles `steps` steps of one train epoch. folder: for traces; cores: of this rank; is_rlds:
-    whether the data is read without workers.
+    whether the data is read without workers; pace: leaves out the profiler's start and end, which
+    take seconds.
     """
 
     place = "profile"
@@ -102,10 +103,11 @@ class Profiler(StepHook):
         folder: Path,
         cores: int,
         is_rlds: bool,
+        pace: Pace,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.steps, self.folder, self.cores, self.is_rlds = steps, folder, cores, is_rlds
-        self._clock = clock
+        self._pace, self._clock = pace, clock
         self._done = 0
         self._profiler: Any = None
         self._began = self._cpu = self._last = self._waited = 0.0
@@ -117,6 +119,7 @@ class Profiler(StepHook):
 
     def after_step(self) -> None:
         self._done += 1
+        entered = self._clock()
         if self._done == _SETTLING_STEPS:
             self._start()
         elif self._profiler is not None:
@@ -128,6 +131,7 @@ class Profiler(StepHook):
             if is_last:
                 self._stop()
         self._last = self._clock()
+        self._pace.leave_out(self._last - entered)
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU]

@@ -45,6 +45,11 @@ class Pace(StepHook):
         self.steps += 1
         self.last_step = self._clock()
 
+    def leave_out(self, seconds: float) -> None:
+        """Count `seconds` since the last step neither as training nor as waiting for data."""
+        self.began += seconds
+        self.last_step += seconds
+
     @property
     def seconds(self) -> float:
         """Seconds from the start to the end of the last step."""

@@ -139,6 +139,7 @@ class _Epoch:
             directory / profiler.FOLDER,
             run.settings.cores,
             is_rlds=run.plan.data_workers is None,
+            pace=self.pace,
         )
 
     @contextlib.contextmanager

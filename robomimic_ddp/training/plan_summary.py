@@ -158,11 +158,12 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
         for name, rate in rates.items()
         if rate.get("step_every_batch") and decays[name] != _CONSTANT
     ]
-    if moving and run.plan.several_ranks and tree.at(run.config, "experiment.validate"):
-        yield (
-            f"schedule: only training steps advance the learning rate of {', '.join(moving)}. In "
-            "one process the host's validation batches advance it too: its schedule ends earlier"
-        )
+    if moving and tree.at(run.config, "experiment.validate"):
+        if run.plan.several_ranks:
+            how = "only training steps advance it; in one process validation batches do, too"
+        else:
+            how = "as in the host, validation batches advance it too; on several ranks they do not"
+        yield f"schedule: learning rate of {', '.join(moving)}: {how}"
 
 
 def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:

@@ -72,6 +72,16 @@ def test_show(write, capsys):
     assert "17 numbers, plain" in capsys.readouterr().out
 
 
+def test_a_tensor_with_two_names_counts_once(write, tmp_path, capsys):
+    """As robomimic's image encoders have them."""
+    content = torch.load(write(), weights_only=True)
+    nets = content["model"]["nets"]
+    nets["policy.obs_encoder.again.weight"] = nets["policy.obs_encoder.net.weight"]
+    torch.save(content, tmp_path / "a.pth")
+    assert command("show", tmp_path / "a.pth") == 0
+    assert "nets: 5 tensors, 17 numbers, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("layout", ["plain", "host", "keep"])
 def test_layouts(write, tmp_path, before, layout):
@@ -212,9 +222,11 @@ def test_average(write, tmp_path, capsys):
         else:
             assert torch.equal(value, nets(0, False)[key])
     assert "optimizers" not in made, "a mean of moments belongs to no weights"
+    mean = "the mean of 3 checkpoints, after epochs 7, 8, 9"
+    assert f"mean.pth: {mean}, nets (" in capsys.readouterr().out
     assert command("show", out) == 0
     text = capsys.readouterr().out
-    assert "the mean of 3 checkpoints, after epochs 7, 8, 9\n" in text
+    assert f"{mean}\n" in text
     assert "\nafter epoch" not in text
 
 

@@ -108,4 +108,5 @@ def _rewrite(args: argparse.Namespace) -> None:
     content = contents.averaged([contents.read(path) for path in sources], sources)
     content = contents.converted(content, args.layout, args.ema, sources[0])
     contents.write(content, output)
-    say(f"{output}: {', '.join(contents.section_sizes(content))}")
+    parts = filter(None, [contents.mean_of(content), *contents.section_sizes(content)])
+    say(f"{output}: {', '.join(parts)}")

@@ -19,8 +19,7 @@ from robomimic_ddp.config.host import net_sizes
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
 
-_EPOCH = re.compile(r"epoch_(\d+)")
-_MOST_EPOCHS = 10**9
+_EPOCH, _MOST_EPOCHS = re.compile(r"epoch_(\d+)"), 10**9
 _MOST_LISTED = 20
 """Epochs of a mean that are named."""
 MEAN_OF = "mean_of_epochs"
@@ -269,13 +268,14 @@ def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _count(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(value.numel() for value in tensors.values())
+    """Return how many numbers the tensors have; robomimic names those of image encoders twice."""
+    return sum({(t.data_ptr(), t.shape): t.numel() for t in tensors.values()}.values())
 
 
 def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sections of a checkpoint with their sizes, in which buffers count too."""
+    """Yield the sections of a checkpoint with their sizes."""
     for section, tensors in _tensors(content["model"]).items():
-        yield f"{section} ({_count(tensors):,} numbers in weights and buffers)"
+        yield f"{section} ({_count(tensors):,} numbers)"
 
 
 def config(content: Mapping[str, Any]) -> Mapping[str, Any]:

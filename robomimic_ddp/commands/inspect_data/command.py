@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from typing import Any
 
 from robomimic_ddp.config import paths
@@ -62,6 +63,11 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
     reason = None if args.output is None else paths.why_not_writable(args.output)
     if reason is not None:
         raise UsageError(f"-o {args.output!r} cannot be written: {reason}.")
+    if path.suffix == ".json" and path.is_file():
+        raise UsageError(
+            f"{path} is a config. `robomimic-ddp inspect-data --config {shlex.quote(args.path)}` "
+            "shows the data of its job."
+        )
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 

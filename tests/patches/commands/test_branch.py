@@ -111,7 +111,7 @@ def of_one_file(checkout, monkeypatch):
         ("main", None, "a branch named 'main' already exists"),
         ("main/ddp", None, "git switch was refused"),
         ("a..b", None, "not a valid branch name"),
-        ("", None, "git switch was refused"),
+        ("", None, "not a valid branch name"),
         ("ddp", without_identity, "git commit was refused: Author identity unknown"),
         ("ddp", refused_by_a_hook, "no tests"),
         ("ddp", rewritten_by_a_hook, "a hook of the repository has rewritten"),

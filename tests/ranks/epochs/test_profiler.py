@@ -7,15 +7,17 @@ import gzip
 import inspect
 import io
 import json
+import time
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
-from robomimic_ddp.monitoring.profiler import FOLDER, Profile, computed, covered, line
+from robomimic_ddp.monitoring.profiler import FOLDER, Profile, Profiler, computed, covered, line
 from robomimic_ddp.training import epoch as seam
 from tests.ranks.hosts import Algo
 from tests.ranks.running import running
@@ -86,6 +88,27 @@ def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):
         "settle and 8 more"
     ]
     assert not (tmp_path / FOLDER).exists()
+
+
+def data_share(directory):
+    """The share of waiting for data in the log of an epoch in which the profiler ends slowly."""
+    stop = Profiler._stop
+
+    def stop_slowly(profiler):
+        time.sleep(0.5)
+        stop(profiler)
+
+    with (
+        running(Path(directory), profile=3) as run,
+        mock.patch.object(Profiler, "_stop", stop_slowly),
+    ):
+        run.progress.part.epoch = 1
+        log = seam.epoch_log(run_epoch)(Algo(), [], 1, num_steps=15)
+    return log["Time_Data_Wait_Share"]
+
+
+def test_the_end_of_the_profiler_is_no_wait_for_data(ranks, tmp_path):
+    assert max(ranks.run(data_share, str(tmp_path))) < 0.5
 
 
 def test_training_continues_where_no_trace_can_be_written(ranks, tmp_path):

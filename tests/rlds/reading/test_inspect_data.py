@@ -240,6 +240,7 @@ def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkey
         (["{tmp}/text.txt"], 1, "neither the folder of an RLDS dataset nor an HDF5 file"),
         (["{cut}"], 1, "made_up-train.tfrecord-00000"),
         (["{hdf5}", "-o", "{tmp}/out"], 2, "drafts for RLDS datasets, which are folders"),
+        (["{tmp}/a.json"], 2, "`robomimic-ddp inspect-data --config "),
         ([], 2, "name a dataset"),
         (["{hdf5}", "--config", "{tmp}/a.json"], 2, "leave out PATH and -o"),
         (["--config", "{tmp}/none.json"], 1, "no such file"),
