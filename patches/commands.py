@@ -24,6 +24,7 @@ _HOST_HELP = (
     "the host to import: a repository or its package folder (default: the robomimic that Python "
     "imports)"
 )
+_INSTALLED = {"site-packages", "dist-packages"}
 _EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
 
@@ -168,6 +169,11 @@ def _apply(args: argparse.Namespace) -> int:
         f"{_counted(_originals(examination))}{where}. To be without them again: `{undo}`; "
         f"`robomimic-ddp status{path}` also lists what this host does not have."
     )
+    if not _INSTALLED.isdisjoint(host.package.parts):
+        say(
+            "note: these are the files of an installed package, for every program that imports "
+            "it; `robomimic-ddp run` edits in memory only"
+        )
     _print_base(examination)
     return EXIT_DONE
 

@@ -180,8 +180,9 @@ def hint(text: str) -> str:
     missing = _MISSING.match(text)
     if missing:
         return (
-            f" The simulator that the dataset names needs the package {missing[1]}: install it, "
-            "or add your simulator to the host (docs/evaluate.md)."
+            f" The simulator that the dataset names needs the package {missing[1]}: install it. A "
+            "task without one, as those of the example data, needs a simulator of yours in the "
+            "host (docs/evaluate.md)."
         )
     if not any(word in text.lower() for word in _DISPLAY_WORDS):
         return ""

@@ -96,7 +96,14 @@ def test_apply_lists_what_the_host_has_and_names_its_path_again(command, host):
     code, out, _ = command("apply", str(folder))
     assert code == 0 and "patched now" in out and "not present" not in out
     assert f"`robomimic-ddp status '{folder}'`" in out
-    assert f"`robomimic-ddp revert '{folder}'`" in out
+    assert f"`robomimic-ddp revert '{folder}'`" in out and "installed" not in out
+
+
+def test_apply_says_that_it_has_edited_an_installed_package(command, host, tmp_path):
+    installed = tmp_path / "site-packages"
+    host.parent.rename(installed)
+    code, out, _ = command("apply", str(installed / host.name))
+    assert code == 0 and "the files of an installed package" in out
 
 
 def test_status_is_readable_on_a_terminal(command, host, monkeypatch):
