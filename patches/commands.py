@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError, UsageError
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import lone_scripts
+from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import Applied, Examination
 from robomimic_ddp.terminal import print_clean, say, width
 
@@ -24,7 +25,6 @@ _HOST_HELP = (
     "the host to import: a repository or its package folder (default: the robomimic that Python "
     "imports)"
 )
-_INSTALLED = {"site-packages", "dist-packages"}
 _EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
 
@@ -69,19 +69,18 @@ def run(command: str, args: argparse.Namespace) -> int:
     return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
 
 
-def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
+def _examine(host: Host, args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
     fixers = registry.select(args.with_fixers, args.without_fixers)
-    host = lone_scripts.find_host(args.path)
     if width(sys.stderr) is not None:  # some seconds without a line
         say(f"reading {host.package}", file=sys.stderr)
     return engine.examine(host, fixers), fixers
 
 
 def _status(args: argparse.Namespace) -> int:
-    examination, _ = _examine(args)
-    host = examination.host
+    host = lone_scripts.find_host(args.path)
+    examination, _ = _examine(host, args)
     record.clean(host)
     entries = record.load(host.package)
     _print_table(examination)
@@ -103,7 +102,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> int:
-    examination, _ = _examine(args)
+    examination, _ = _examine(lone_scripts.find_host(args.path), args)
     if examination.blocked:
         return _refuse(examination)
     if not examination.patches:
@@ -123,14 +122,14 @@ def _apply(args: argparse.Namespace) -> int:
 
     if args.branch is not None and args.check:
         raise UsageError("--branch makes a commit; --check writes nothing.")
+    host = lone_scripts.find_host(args.path)
     if args.branch is not None:
         from robomimic_ddp.patches import branch
 
-        branch.require_new(lone_scripts.find_host(args.path), args.branch)
-    examination, fixers = _examine(args)
+        branch.require_new(host, args.branch)
+    examination, fixers = _examine(host, args)
     if examination.blocked:
         return _refuse(examination)
-    host = examination.host
     if not args.check:
         record.clean(host)
     if not examination.patches:
@@ -157,19 +156,20 @@ def _apply(args: argparse.Namespace) -> int:
     after = engine.confirm(examination, fixers)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     path = "" if args.path is None else f" {shlex.quote(args.path)}"
-    where, undo = "", f"robomimic-ddp revert{path}"
+    where, back = "", f"Take them back with `robomimic-ddp revert{path}`"
     if args.branch is None:
         record.apply(examination)
     else:
         commit = branch.commit(examination, args.branch, branch.message(after, fresh))
-        where, undo = f" in commit {commit} on the new branch {args.branch}", "git switch -"
+        where = f" in commit {commit} on the new branch {args.branch}"
+        back = "Leave the branch with `git switch -`"
     table = report.table(after, fresh, width(), absent=False)
     print_clean(f"host: {host.package}\n\n{table}\n")
     say(
-        f"{_counted(_originals(examination))}{where}. To be without them again: `{undo}`; "
+        f"{_counted(_originals(examination))}{where}. {back}; "
         f"`robomimic-ddp status{path}` also lists what this host does not have."
     )
-    if not _INSTALLED.isdisjoint(host.package.parts):
+    if host.is_installed:
         say(
             "note: these are the files of an installed package, for every program that imports "
             "it; `robomimic-ddp run` edits in memory only"

@@ -45,6 +45,11 @@ class Host:
         """The package's name, or the scripts'."""
         return " and ".join(self.scripts) or self.package.name
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package is where pip installs packages, and not in a checkout."""
+        return not _INSTALLED.isdisjoint(self.package.parts)
+
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Return the files that match any of the glob `patterns`; both relative to the package. A
         file with several names, by links, is there once.
@@ -67,7 +72,7 @@ class Host:
             yield path, self.read(path) or b""
 
     def _around(self, inside: set[Path]) -> Iterator[str]:
-        if self.scripts or _INSTALLED & set(self.package.parts):  # around are other people's files
+        if self.scripts or self.is_installed:  # around are other people's files
             return
         for path in python_files(self.root, self.package):
             if path not in inside:

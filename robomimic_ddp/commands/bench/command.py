@@ -167,10 +167,10 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     log = output.with_suffix(".log")
     with open(log, "wb") as file:
         added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
-        # As torchrun sets it for several ranks: one rank would compute with the cores of all.
-        added |= {"OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS", "1")}
         tie = end_with_parent.ending_with(os.getpid(), signal.SIGTERM)
-        process = training_process.start(command.quiet, file, {**variables, **added}, tie)
+        # As torchrun sets it for several ranks: one rank would compute with the cores of all.
+        variables = {"OMP_NUM_THREADS": "1", **variables, **added}
+        process = training_process.start(command.quiet, file, variables, tie)
     try:
         code = process.wait()
     finally:
