@@ -174,8 +174,8 @@ def test_what_ddp_adds_to_a_step(job, config_file, tmp_path):
         return ["robomimic.scripts.train", "--config", config]
 
     diffusion = {mode: words("diffusion_policy", mode=mode) for mode in ("single", "ddp")}
-    alone = words("cql", preset="safe", mode="single")
-    result, (process,) = job(*alone, THEN, *diffusion["single"], start=python)
+    cql_alone = words("cql", preset="safe", mode="single")
+    result, (process,) = job(*cql_alone, THEN, *diffusion["single"], start=python)
     require_clean(result)
     cql = words("cql", preset="safe"), words("cql", preset="fast")
     result, processes = job(*cql[0], THEN, *cql[1], THEN, *diffusion["ddp"])

@@ -257,7 +257,7 @@ def test_a_former_wakeup_descriptor_comes_back():
 
 
 def notice_after_torchrun():
-    stopper = Stopper()
+    stopper, SignalListener.has_terminated = Stopper(), False
     with stopper.scope():
         stopper.listen()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -104,12 +104,13 @@ class StateSaver:
         fails is a warning, and tried again at the next epoch's end; what was saved before stays.
         """
         self.finished, self.is_saved = int(epoch), False
+        where = f"after epoch {epoch}"
         stops = self.run.stopper.agreed_at_last()
         if stops or main_rank.on_main(self._is_due):
-            self._save(f"after epoch {epoch}")
+            self._save(where)
         self.run.output.writer.release()
         if stops:
-            self._stop(f"after epoch {epoch}")
+            self._stop(where)
 
     def _is_due(self) -> bool:
         is_last = self.finished == self.run.progress.last_epoch  # `finish` would need another copy
