@@ -15,7 +15,7 @@ from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import lone_scripts
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import Applied, Examination
-from robomimic_ddp.terminal import print_clean, say, width
+from robomimic_ddp.terminal import announce, print_clean, say, width
 
 _PATH_HELP = (
     "the host: a repository, its package folder, or a train script over an installed robomimic "
@@ -73,8 +73,7 @@ def _examine(host: Host, args: argparse.Namespace) -> tuple[Examination, list]:
     from robomimic_ddp.patches import engine, registry
 
     fixers = registry.select(args.with_fixers, args.without_fixers)
-    if width(sys.stderr) is not None:  # some seconds without a line
-        say(f"reading {host.package}", file=sys.stderr)
+    announce(f"reading {host.package}")
     return engine.examine(host, fixers), fixers
 
 

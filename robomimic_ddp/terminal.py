@@ -88,6 +88,12 @@ def warn(text: str) -> None:
     print_clean(f"warning: {text}", sys.stderr)
 
 
+def announce(text: str) -> None:
+    """Say on stderr what is about to take seconds without a line, if it is a terminal."""
+    if width(sys.stderr) is not None:
+        say(text, file=sys.stderr)
+
+
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
     print_clean("\n".join(wrapped(text, width(file), indent, first)), file)

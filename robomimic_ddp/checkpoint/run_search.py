@@ -91,10 +91,11 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
             if record is not None and "outcome" not in record:
                 return FoundRun(directory, "begun", paths_in(directory, record))
         return None
+    newest = next((f"; {path.name} ended before" for path in _newest_first(experiment)), "")
     raise CheckpointError(
         f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes "
-        "at its first epoch's end. Expected the output_dir and experiment.name of the run to "
-        "resume. Check both, or set ddp.resume=auto, which begins a new run where there is none."
+        f"at its first epoch's end{newest}. Expected the output_dir and experiment.name of the run "
+        "to resume. Check both, or set ddp.resume=auto, which begins a new run where there is none."
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands import figures
-from robomimic_ddp.config import tree
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring.records import evaluation, history, run_summary
 from robomimic_ddp.terminal import print_clean
@@ -48,13 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Draw the figure and return the exit code. Raises DataError for runs without a history."""
-    plot(args.runs, args.output, args.x)
+    """Draw the figure and return the exit code. Raises UsageError where there is no folder, and
+    DataError for runs without a history.
+    """
+    plot([paths.run_directory(folder) for folder in args.runs], args.output, args.x)
     print_clean(f"curves drawn to {args.output}")
     return EXIT_DONE
 
 
-def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> None:
+def plot(run_directories: Sequence[str | Path], output: str, x: str | None = None) -> None:
     """Draw the runs' histories into the image `output` (the suffix chooses the format). x: a key of
     AXES, None for the default of `--x`.
     """

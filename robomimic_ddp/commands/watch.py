@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(command: str, args: argparse.Namespace) -> int:
     """Show the run until all ranks have ended or are gone (0), or until Ctrl-C; with --once, or
     elsewhere than in a terminal, print it and return 1 if a rank is gone, silent, stuck or failed.
-    Raises DataError for a folder without heartbeats.
+    Raises UsageError where there is no folder, and DataError for one without heartbeats.
     """
-    directory = paths.expanded(args.run)
+    directory = paths.run_directory(args.run)
     if args.once or not sys.stdout.isatty():
         return _print_table(directory)
     with suppress(KeyboardInterrupt):

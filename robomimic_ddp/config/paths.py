@@ -8,10 +8,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.errors import UsageError
+
 
 def expanded(path: Any) -> Path:
     """`path` with ~ expanded, except for an unknown user."""
     return Path(os.path.expanduser(str(path)))
+
+
+def run_directory(text: str, hint: str = "") -> Path:
+    """Return the folder of a run that a command names. Raises UsageError for anything else."""
+    directory = expanded(text)
+    if not directory.is_dir():
+        raise UsageError(
+            f"{text} is not a folder. Expected the folder of a run (logs/ and models/).{hint}"
+        )
+    return directory
 
 
 def datasets(train: Any) -> Iterator[str]:

@@ -61,7 +61,10 @@ def test_nothing_to_resume_names_the_place(tmp_path):
     with pytest.raises(CheckpointError, match="nothing to resume") as caught:
         find_run(tmp_path, host_resumes=True)
     assert str(tmp_path) in str(caught.value)
-    assert "at its first epoch's end" in str(caught.value)  # later ones come by ddp.save_seconds
+    assert "at its first epoch's end." in str(caught.value)  # later ones come by ddp.save_seconds
+    (tmp_path / "20261124").mkdir()
+    with pytest.raises(CheckpointError, match="epoch's end; 20261124 ended before"):
+        find_run(tmp_path, host_resumes=True)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"paths": [1]}', b"\xff"])

@@ -157,8 +157,9 @@ def test_nothing_to_watch(tmp_path, capsys):
     write(tmp_path / "name" / "20261124", reported(0, time.time()))
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     assert f"such as {tmp_path / 'name' / '20261124'}" in capsys.readouterr().err
-    assert cli.main(["watch", str(tmp_path / "none")]) == 1
-    assert "none" in capsys.readouterr().err
+    for command in ("watch", "plot", "evaluate"):
+        assert cli.main([command, str(tmp_path / "none")]) == 2
+        assert "none is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.bad_input

@@ -13,7 +13,7 @@ from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Find
 from robomimic_ddp.commands.doctor.probe import probe
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
-from robomimic_ddp.terminal import print_clean, whole_number, width, wrapped
+from robomimic_ddp.terminal import announce, print_clean, whole_number, width, wrapped
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_versions,
@@ -56,6 +56,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def examine(ranks: int | None = None) -> Iterator[Finding]:
     """Yield the findings of every check; an error in a check is a finding, too."""
+    announce(f"importing {', '.join(PROBED)}")
     with ThreadPoolExecutor() as threads:
         probed = dict(zip(PROBED, threads.map(probe, PROBED), strict=True))
     context = Context(env.variables(), probed, ranks)

@@ -16,7 +16,7 @@ from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.config import launch_env, machine
 from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import announce, print_clean
 
 TIMEOUT_SECONDS = 60
 """The limit of collectives: less than doctor's for the job, so that the ranks end by themselves."""
@@ -40,6 +40,7 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         return
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]
+    announce(f"starting {ranks} rank(s)")
     code, text = machine.output_of(sys.executable, *launcher, *program)
     if code == 0 and (answer := re.search(_ANSWER, text)):
         yield ok(f"{ranks} rank(s) {answer[0]}")

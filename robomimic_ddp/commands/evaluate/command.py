@@ -68,11 +68,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
     CheckpointError, after the table, where a checkpoint was left out, UsageError and DataError.
     """
-    directory = paths.expanded(args.run).resolve()
-    if not directory.is_dir():
-        raise UsageError(
-            f"{args.run} is not a folder. Expected the folder of a run.{_for_file(directory)}"
-        )
+    directory = paths.run_directory(args.run, _for_file(paths.expanded(args.run))).resolve()
     example = paths.example_below(directory, "config.json")
     if example and not (directory / "config.json").exists():
         raise UsageError(f"{args.run} is not the folder of a run. Expected one{example}.")

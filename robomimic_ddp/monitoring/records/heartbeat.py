@@ -155,8 +155,6 @@ def read(directory: Path) -> list[dict[str, Any]]:
 
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
-    if not Path(directory).is_dir():
-        raise DataError(f"{directory} is not a folder: expected that of a run (logs/ and models/).")
     states, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
