@@ -6,6 +6,9 @@ success.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import libcst as cst
 
 from robomimic_ddp.patches.edits import calls, unrecognised
@@ -13,11 +16,16 @@ from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
+_TRAINS_NOTHING = {*sys.stdlib_module_names, "builtins", "h5py", "numpy", "torch", "wandb"}
+"""Packages of which nothing that main() calls is the training."""
+
 
 def find(source: Source, main: cst.FunctionDef) -> list[Found]:
-    """`raise` becomes the last line of each handler of every error in `main`."""
+    """`raise` becomes the last line of each handler of every error in `main`, where the training
+    may be what fails: a host's way around a missing git or wandb stays.
+    """
     edits, done = [], []
-    for handler in walk(main, cst.ExceptHandler):
+    for handler in _handlers_of_training(source, main):
         if not _catches_all(source, handler):
             continue
         block = handler.body.body[-1] if isinstance(handler.body, cst.IndentedBlock) else None
@@ -35,6 +43,13 @@ def find(source: Source, main: cst.FunctionDef) -> list[Found]:
     if done and not edits and not is_ours:
         return [NotPresent("the handler raises the error again by itself")]
     return [*edits, *done]
+
+
+def _handlers_of_training(source: Source, main: cst.FunctionDef) -> Iterator[cst.ExceptHandler]:
+    for attempt in walk(main, cst.Try):
+        called = (name for call in walk(attempt.body, cst.Call) for name in source.names(call.func))
+        if not all("." in name and name.split(".")[0] in _TRAINS_NOTHING for name in called):
+            yield from attempt.handlers
 
 
 def _catches_all(source: Source, handler: cst.ExceptHandler) -> bool:

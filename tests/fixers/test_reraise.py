@@ -70,3 +70,19 @@ def test_bare_except_and_tabs():
 def test_says_so_where_no_line_can_be_added(handler):
     text = f"def main(args):\n    try:\n        train()\n{handler}"
     assert check_untouched("reraise", text, Unrecognised).where == 4
+
+
+def test_leaves_a_way_around_what_is_not_the_training():
+    around = """    try:
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"]).decode()
+        import wandb
+    except Exception:
+        commit = wandb = None
+    message ="""
+    before, after = (
+        host(last=last, ours=True)
+        .replace("    message =", around, 1)
+        .replace("traceback", "subprocess", 1)
+        for last in ("", "        raise\n")
+    )
+    check_edit("reraise", before, after)
