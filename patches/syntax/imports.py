@@ -34,14 +34,14 @@ def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
 
 def with_api_import(module: cst.Module) -> cst.Module:
     """`module` with our import after its last robomimic import at top level, else after its last
-    import or docstring. It stands above the first function or class, whose decorators may need it.
-    In a program it is above the first import that takes seconds, so that mistakes on the command
-    line are shown at once.
+    import or docstring. It stands above the first function or class, whose decorators may need it,
+    and above the first line that uses it. In a program it is above the first import that takes
+    seconds, so that mistakes on the command line are shown at once.
     """
     after = {"robomimic": -1, "import": -1, "head": -1}
     before = []
     for index, line in enumerate(module.body):
-        if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+        if isinstance(line, (cst.FunctionDef, cst.ClassDef)) or _uses_api(module, line):
             break
         roots = _roots(line)
         if roots:
@@ -73,6 +73,11 @@ def _roots(line: cst.BaseStatement) -> set[str]:
             root = dotted(statement.module).split(".")[0]
             roots.add("robomimic" if statement.relative else root)
     return roots
+
+
+def _uses_api(module: cst.Module, line: cst.BaseStatement) -> bool:
+    """Return whether an edited line is in it."""
+    return not _is_text(line) and f"{API_ALIAS}." in module.code_for_node(line)
 
 
 def _is_text(line: cst.BaseStatement) -> bool:

@@ -28,6 +28,7 @@ def test_in_a_program_it_is_above_what_takes_seconds(slow, newline):
         ("import torch\nfrom robomimic import algo\n", "\n\ndef f(): ...\n"),
         ("import torch\nimport os\n", "\n\ndef f(): ...\nimport robomimic\n"),
         (HEAD, GUARD),
+        ("import torch\n", "model = DDPUtils.language_model(load)()\nimport robomimic\n"),
         ('"""Text."""\n', "x = 1\n"),
         ("", "x = 1\n"),
     ],
