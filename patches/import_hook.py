@@ -45,7 +45,8 @@ class EditingFinder(MetaPathFinder):
     def __init__(self, examination: Examination) -> None:
         host = examination.host
         self._name = "" if host.scripts else host.package.name  # nobody imports a script
-        self._patches = {(host.package / patch.path): patch for patch in examination.patches}
+        # A file may be a link, also to one outside the package.
+        self._patches = {(host.package / it.path).resolve(): it for it in examination.patches}
         self._added = {
             _module_name(host.package.name, patch.path): host.package / patch.path
             for patch in examination.patches

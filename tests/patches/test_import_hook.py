@@ -96,3 +96,11 @@ def test_a_module_of_the_same_name_from_elsewhere_is_left_alone(package, tmp_pat
     install(package)
     sys.path.insert(0, str(other.parent))
     assert load("edited").answer() == 1
+
+
+def test_an_edited_file_may_be_a_link(package, tmp_path):
+    (tmp_path / "common").mkdir()
+    (package / "edited.py").rename(tmp_path / "common/edited.py")
+    (package / "edited.py").symlink_to("../common/edited.py")
+    install(package)
+    assert load("edited").answer() == 2
