@@ -131,6 +131,15 @@ def test_which_checkpoints_words_stand_for(tmp_path):
     assert named("best") == [names[0]]
 
 
+def test_a_relative_path_is_that_of_the_run(tmp_path, monkeypatch):
+    """The best checkpoint would be a link to nothing, or to a last.pth that changes."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "runs/1/last.pth")
+    run = (tmp_path / "runs/1").resolve()
+    (path,) = checkpoints.select(run, ["runs/1/last.pth"])
+    assert checkpoints.signature(run, path)[0] == "last.pth"
+
+
 @pytest.mark.bad_input
 def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
     assert cli.main(["evaluate", str(tmp_path / "none")]) == EXIT_USAGE

@@ -122,7 +122,7 @@ def _select(run: Path, word: str) -> list[Path]:
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
             f"or the path of a file; the run has {_names(run) or 'none yet'}."
         )
-    return [Path(os.path.realpath(path)) if path.is_symlink() else path for path in selected]
+    return [Path(os.path.realpath(path)) for path in selected]  # as the run's folder is given
 
 
 def _names(run: Path) -> str:
