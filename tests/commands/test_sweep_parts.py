@@ -13,6 +13,7 @@ from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, space, study
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.config import machine
+from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import EXIT_REFUSED, UsageError
 
 
@@ -41,6 +42,13 @@ def test_ranges_are_drawn_as_they_are_written():
 )
 def test_names_of_trials(values, name):
     assert space.trial_name(12, values) == f"012-{name}"
+
+
+def test_words_of_a_command_line_have_every_character():
+    settings = {"train": {"output_dir": "/data/\U0001f916 \u00fc # [a]: b"}}
+    assert parse_dotlist(space.dot_list({"train.output_dir": settings["train"]["output_dir"]})) == (
+        settings
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ All numbers are those that a training run writes into its history (monitoring/th
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -97,7 +98,7 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
     config = json_config.read_json(args.config, "--config ")
     changes = {**_ALWAYS, **{k: v for k, v in _WHERE_SET.items() if tree.at(config, k) is not None}}
     changes |= {
-        "train.output_dir": folder,
+        "train.output_dir": json.dumps(folder, ensure_ascii=False),  # else read as YAML
         "train.num_epochs": str(args.warmup + EPOCHS),
         "experiment.epoch_every_n_steps": str(args.steps),
     }

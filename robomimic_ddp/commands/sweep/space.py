@@ -96,7 +96,8 @@ def samples(space: Space) -> Iterator[dict[str, Any]]:
 
 def dot_list(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings as words of a command line."""
-    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    # YAML reads the two halves of JSON's escapes, beyond 16 bits, as two characters.
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:
