@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.loaders.remote import SharedCounters
+from robomimic_ddp.data.rlds.pipeline.engine import Batches
+from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
+from robomimic_ddp.data.rlds.pipeline.shared import Pool
 from tests.rlds.conftest import CAMERAS, FIRST, STATES, WEIGHTS
 from tests.rlds.loading import batches, one_pass
 
@@ -129,3 +133,19 @@ def test_validation_holds_each_window_once_over_ranks(mixed):
     assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
     some = one_pass(*parts)
     assert len(some) == len(set(some)) == 8 == sum(part.windows for part in parts)
+
+
+def test_batches_of_a_rare_dataset_are_planned_one_by_one(mixed):
+    """Its windows are many batches apart: planning a block of them would take minutes."""
+    rare = make_loader(mixed([1, 1e-5])[0], 4, 0, 1, 7).members[1]
+    planned = []
+
+    def groups(first, count):
+        planned.append(first + count)
+        return np.arange(first, first + count) << 20 | 1
+
+    plan = (rare.dataset.settings, rare._plan_of, None, rare.batching, (0, 0), groups)
+    read = Batches(*plan, SharedCounters(), Pool())
+    assert [len(next(read).language) for _ in range(3)] == [1, 1, 1]
+    read.close()
+    assert max(planned) <= 3 + PREFETCHED_BATCHES

@@ -136,3 +136,15 @@ def test_memory_is_shared_and_outlives_its_maker():
     del memory, made
     assert (theirs["a"] == 7).all() and theirs["c"] == -1 and theirs["b"].shape == (0, 2)
     assert all(array.ctypes.data % 64 == 0 for array in theirs.values())
+
+
+def test_validations_that_are_left_early_use_the_same_memory(load):
+    _, valid = load(experiment={"validate": True}, validation_fraction=0.5)
+    loader, counts = make_loader(valid, 2, 0, 1, 5), []
+    for _ in range(8):
+        batches = iter(loader)
+        next(batches)
+        next(batches)  # which the memory of the first is read ahead into
+        batches.close()
+        counts.append(len(remote.reader_of_rank()._mapped))
+    assert counts[-1] == counts[2]

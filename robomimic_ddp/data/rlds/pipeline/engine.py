@@ -24,7 +24,7 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
-from robomimic_ddp.data.rlds.pipeline.shared import Pool
+from robomimic_ddp.data.rlds.pipeline.shared import Memory, Pool
 from robomimic_ddp.data.rlds.pipeline.window_batches import Batch, Window, windows_of
 
 READERS = 8
@@ -62,7 +62,7 @@ class FrameCounters:
 
 class _Record(NamedTuple):
     """A record to read: its row of `Block.records`, the windows to keep, their keys, and those that
-    leave once they are there: (key, number in the dataset, code of the group).
+    leave once they are there: (key, number in the dataset, number in the segment).
     """
 
     record: list[int]
@@ -99,10 +99,10 @@ class Batches:
         self._store: dict[int, Window] = {}
         self._pool = ThreadPoolExecutor(batching.threads, "rlds-decode")
         self._planner = ThreadPoolExecutor(1, "rlds-plan")
-        records = _records(plan_of, start, parts, groups)
+        records = _records(plan_of, start, parts)
         self._leaving = self._read(itertools.chain.from_iterable(_ahead(records, self._planner)))
-        self._grouped = groups is not None
-        self._coming: deque[Callable[[], Batch]] = deque()
+        self._groups = groups
+        self._coming: deque[tuple[Callable[[], Batch], Memory | None]] = deque()
         self._ended = False
 
     def __iter__(self) -> Batches:
@@ -113,7 +113,8 @@ class Batches:
             self.fill()
         if not self._coming:
             raise StopIteration
-        return self._coming.popleft()()
+        finish, _ = self._coming.popleft()
+        return finish()
 
     def fill(self) -> None:
         """Begin batches until PREFETCHED_BATCHES are being made: to call after `next`, which does
@@ -125,14 +126,17 @@ class Batches:
             # Raised where that batch is asked for, after those before it.
             except Exception as error:
                 self._ended = True
-                self._coming.append(partial(_failed, error))
+                self._coming.append((partial(_failed, error), None))
 
     def close(self) -> None:
         """Wait for what is being read and decoded, and free the buffer."""
         self._ended = True
+        unused = [memory for _, memory in self._coming if memory is not None]
         self._coming.clear()
         for pool in (self._planner, self._pool):
             pool.shutdown(wait=True, cancel_futures=True)
+        for memory in unused:  # the rank has mapped it: new memory each time would fill the machine
+            self._memory.put_back(memory)
         self._store.clear()
 
     def _begin(self) -> None:
@@ -141,20 +145,22 @@ class Batches:
         if first is None:
             self._ended = True
             return
-        size = Quotas.group_size(first[2]) if self._grouped else self._batching.batch_size
+        size = self._batching.batch_size
+        if self._groups is not None:  # of this batch alone: those of a rare dataset are far apart
+            size = Quotas.group_size(int(self._groups(first[2], 1)[0]))
         rows = [first, *itertools.islice(self._leaving, size - 1)]
         keys, index, _ = zip(*rows)
         windows = [self._store.pop(key) for key in keys]
         batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
         futures = [self._pool.submit(self._decode, batch, start) for start in starts]
-        self._coming.append(partial(_finished, batch, futures))
+        self._coming.append((partial(_finished, batch, futures), batch.memory))
 
     def _decode(self, batch: Batch, first: int) -> None:
         self._counters.count(batch, batch.decode(first, first + _FRAMES_AT_ONCE))
 
     def _read(self, records: Iterator[_Record]) -> Iterator[tuple[int, int, int]]:
-        """Yield (key, index, code) of the windows that leave, once they are in the buffer."""
+        """Yield `_Record.leaving` of the windows that leave, once they are in the buffer."""
         files, most = self._settings.files, min(self._batching.threads, READERS)
 
         def read(record: _Record) -> tuple[_Record, list[Window]]:
@@ -173,10 +179,7 @@ class Batches:
 
 
 def _records(
-    plan_of: Callable[[int], PassPlan],
-    start: tuple[int, int],
-    parts: int | None,
-    groups: Callable[[int, int], np.ndarray] | None,
+    plan_of: Callable[[int], PassPlan], start: tuple[int, int], parts: int | None
 ) -> Iterator[list[_Record]]:
     """Yield the records of each block of the plans."""
     first, delivered = start
@@ -186,9 +189,7 @@ def _records(
         begin = plan.block_of(delivered) if resumed else 0
         for number in range(begin, plan.blocks):
             block = plan.block(number, delivered if resumed and number == begin else 0)
-            count = len(block.leaving)
-            codes = groups(int(block.first), count) if groups else np.zeros(count, np.int64)
-            leaving = [*zip(*block.leaving.T.tolist(), codes.tolist())]
+            leaving = [*zip(*block.leaving.T.tolist(), itertools.count(int(block.first)))]
             keys, stored, left = block.keys.tolist(), block.stored.tolist(), block.left.tolist()
             yield [
                 _Record(

@@ -68,6 +68,10 @@ class Pool:
         self._free.remove(memory)
         return memory
 
+    def put_back(self, memory: Memory) -> None:
+        """Take back what was not lent."""
+        self._free.append(memory)
+
     def lend(self, memory: Memory) -> tuple[int, ...]:
         """Return the descriptors to send with the number of `memory`: none if the rank has it."""
         self._lent[memory.number] = memory
