@@ -16,6 +16,14 @@ def expanded(path: Any) -> Path:
     return Path(os.path.expanduser(str(path)))
 
 
+def absolute(path: Any) -> Path:
+    """`path` with ~ expanded, from the root: the last folders of ".", ".." and "1.0.0" have names
+    that say which dataset they are.
+    """
+    folder = expanded(path)
+    return folder.resolve() if ".." in folder.parts else folder.absolute()
+
+
 def run_directory(text: str, hint: str = "") -> Path:
     """Return the folder of a run that a command names. Raises UsageError for anything else."""
     directory = expanded(text)

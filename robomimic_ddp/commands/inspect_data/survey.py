@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
+from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
@@ -36,9 +37,9 @@ class Episode:
 
 def find(path: Path) -> Path:
     """Return the version folder at or below `path`. Raises DataError for none or several."""
+    path = paths.absolute(path)
     if is_rlds_folder(str(path)):
         return path
-    path = path.absolute()
     datasets = [path] if _has_versions(path) else sorted(filter(_has_versions, path.iterdir()))
     if len(datasets) > 1:
         names = ", ".join(folder.name for folder in datasets)

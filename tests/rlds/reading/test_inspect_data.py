@@ -80,6 +80,18 @@ def test_the_config_of_the_second_schema_is_the_hosts(others, capsys, tmp_path):
     assert batch["actions"].shape[2] == 7 and batch["actions"].abs().max() <= 1
 
 
+@pytest.mark.parametrize(("folder", "named"), [("1.0.0", "."), ("", "1.0.0"), ("1.0.0", "..")])
+def test_the_current_folder_is_a_dataset_with_a_name(
+    others, capsys, tmp_path, monkeypatch, folder, named
+):
+    monkeypatch.chdir(others / "bridge_like" / folder)
+    report = inspected(capsys, named, "-o", tmp_path)
+    assert report["path"] == str(others / "bridge_like/1.0.0")
+    config = read_json(tmp_path / "config.json", "")
+    assert config["experiment"]["name"] == "bridge_like"
+    assert config["train"]["dataset_names"] == ["bridge_like"]
+
+
 def test_the_sheet_holds_frames_of_every_camera(others, tmp_path, capsys):
     from PIL import Image
 

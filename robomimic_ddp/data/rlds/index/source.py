@@ -36,7 +36,7 @@ def is_rlds_folder(path: str | None) -> bool:
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
     """Return `data_path/name/version` (None: newest), or `data_path` itself. Raises DataError."""
-    root = paths.expanded(data_path)
+    root = paths.absolute(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
             f"train.data_path={data_path!r} is not a folder. It must contain the datasets that "
