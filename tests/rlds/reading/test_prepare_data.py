@@ -24,6 +24,7 @@ from robomimic_ddp.data.rlds.pipeline.images import (
     resize_frames,
 )
 from robomimic_ddp.data.rlds.schema import spec
+from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 from tests.ranks import bad_disks
@@ -132,7 +133,9 @@ def test_images_of_that_size_stay_as_they_are(stored, tmp_path):
 
 
 def test_other_features_splits_and_encodings(tmp_path, capsys):
-    """PNG, images of any size, depth, a group with images only, and a second split."""
+    """PNG, images of any size, depth, a group with images only, a compressed tensor, lists of
+    features, and a second split.
+    """
     random, image = np.random.RandomState(0), tfds.features.Image
     step = {
         "views": {
@@ -142,6 +145,8 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
         "left": {"image": image(shape=(24, 32, 3), encoding_format="png")},
         "state": tfds.features.Tensor(shape=(3,), dtype=np.float32),
         "notes": tfds.features.Sequence(tfds.features.Text()),
+        "mask": tfds.features.Tensor(shape=(4, 4), dtype=np.uint8, encoding="zlib"),
+        "things": tfds.features.Sequence({"at": tfds.features.Tensor(shape=(2,), dtype=np.int64)}),
     }
     about = {"steps": tfds.features.Dataset(step), "thumbnail": image(shape=(8, 8, 3))}
 
@@ -154,6 +159,8 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
             "left": {"image": pixels(24, 32, 3)},
             "state": random.normal(size=3).astype(np.float32),
             "notes": ["a"] * number,
+            "mask": pixels(4, 4),
+            "things": [{"at": [number, place]} for place in range(number)],
         }
         for number in range(3)
     ]
@@ -177,6 +184,8 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
             for episode in builder.as_dataset(split):
                 rows = list(episode["steps"])
                 assert [len(row["notes"]) for row in rows] == [0, 1, 2]
+                assert [len(row["things"]["at"]) for row in rows] == [0, 1, 2]
+                assert all(np.array_equal(a["mask"], b["mask"]) for a, b in zip(rows, steps))
                 assert all(row["left"]["image"].shape == (*SMALL, 3) for row in rows)
                 if name == "all":
                     assert all(row["views"]["any"].shape == (*SMALL, 3) for row in rows)
@@ -188,6 +197,8 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
         notes.append(builder.info.metadata[prepared.KEY])
     assert notes[1]["dropped"] == ["views/any", "views/depth"] and not notes[0]["dropped"]
     assert [one["psnr"]["frames"] for one in notes] == [12, 6]
+    with pytest.raises(DataError, match=r"`steps/mask` is encoded Tensor of shape \(4, 4\)"):
+        find_fields(features, "arm", ["mask"], (), (), spec.parse_schema({}, "none"))
 
 
 def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, make_config):

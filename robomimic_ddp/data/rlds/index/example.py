@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
-from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_number
+from robomimic_ddp.data.rlds.schema.features import (
+    episode_features,
+    flat_features,
+    is_encoded,
+    is_number,
+)
 from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE
 
 _PACKAGE = "robomimic_ddp.rlds"
@@ -131,7 +136,7 @@ class EpisodeParser:
 
 def _column(key: str, feature: Any, of_steps: bool) -> Column:
     if not is_number(feature):
-        shape = () if type(feature).__name__ == "Image" else tuple(feature.shape)
+        shape = () if is_encoded(feature) else tuple(feature.shape)
         return Column(key, "bytes_list", None, _known(shape), of_steps)
     dtype = np.dtype(feature.np_dtype)
     kind = "float_list" if dtype.kind == "f" else "int64_list"

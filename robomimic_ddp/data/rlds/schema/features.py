@@ -12,13 +12,15 @@ from robomimic_ddp.errors import DataError
 
 
 def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the step features by name: {"observation/wrist_image_left": feature, ...}."""
+    """Return the step features by name: {"observation/wrist_image_left": feature, ...}, without
+    those of lists of features, of which a step may have any number.
+    """
     flat: dict[str, Any] = {}
     for name, feature in steps.items():
-        if hasattr(feature, "items"):
-            flat.update(flat_features(feature, f"{prefix}{name}/"))
-        else:
+        if not hasattr(feature, "items"):
             flat[prefix + name] = feature
+        elif not hasattr(feature, "feature"):  # which a Sequence has, and a FeaturesDict has not
+            flat.update(flat_features(feature, f"{prefix}{name}/"))
     return flat
 
 
@@ -47,9 +49,14 @@ def place_of(name: str, features: Mapping[str, Any]) -> str | None:
 
 
 def is_number(feature: Any) -> bool:
-    """Return whether a feature is numeric: neither text nor an encoded image."""
-    kind, encoded = getattr(feature, "np_dtype", None), type(feature).__name__ == "Image"
-    return kind is not None and np.dtype(kind).kind in "biuf" and not encoded
+    """Return whether a feature is stored as numbers: neither text nor encoded."""
+    kind = getattr(feature, "np_dtype", None)
+    return kind is not None and np.dtype(kind).kind in "biuf" and not is_encoded(feature)
+
+
+def is_encoded(feature: Any) -> bool:
+    """Return whether a value is stored as bytes: an image, or a Tensor with an `encoding`."""
+    return type(feature).__name__ == "Image" or getattr(feature, "_encoded_to_bytes", False)
 
 
 def is_picture(feature: Any) -> bool:

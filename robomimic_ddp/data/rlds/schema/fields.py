@@ -13,6 +13,7 @@ from typing import Any
 
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
+    is_encoded,
     is_number,
     is_picture,
     listed,
@@ -170,9 +171,10 @@ def find_part(
     feature = steps[place]
     shape = tuple(feature.shape)
     if None in shape or not is_number(feature):
+        kind = f"{'encoded ' * is_encoded(feature)}{type(feature).__name__}"
         raise DataError(
-            f"{where}: {key!r} needs numbers of a fixed shape, and `steps/{place}` is "
-            f"{type(feature).__name__} of shape {shape}."
+            f"{where}: {key!r} needs numbers of a fixed shape, and `steps/{place}` is {kind} of "
+            f"shape {shape}."
         )
     size = math.prod(shape)
     start, stop = entry.columns or (0, size)
