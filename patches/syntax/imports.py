@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -27,9 +27,13 @@ def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
     """Yield what imports at the file's top level import, `*` left out."""
     for line in module.body:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            is_import = isinstance(statement, (cst.Import, cst.ImportFrom))
-            if is_import and not isinstance(statement.names, cst.ImportStar):
-                yield from statement.names
+            if isinstance(statement, (cst.Import, cst.ImportFrom)):
+                yield from aliases(statement)
+
+
+def aliases(statement: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]:
+    """Return what the statement imports, `*` left out."""
+    return () if isinstance(statement.names, cst.ImportStar) else statement.names
 
 
 def with_api_import(module: cst.Module) -> cst.Module:

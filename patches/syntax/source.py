@@ -16,6 +16,7 @@ from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.syntax.imports import (
     API_ALIAS,
     API_MODULE,
+    aliases,
     dotted,
     top_level_imports,
     with_api_import,
@@ -71,6 +72,16 @@ class Source:
     def _scopes(self):
         return self._metadata.resolve(ScopeProvider)
 
+    @cached_property
+    def _imported(self) -> set[str]:
+        """The names that imports bind anywhere in the file."""
+        statements = walk(self.module, (cst.Import, cst.ImportFrom))
+        return {
+            alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
+            for statement in statements
+            for alias in aliases(statement)
+        }
+
     def line(self, node: cst.CSTNode) -> int:
         """1-based line on which `node` starts (a decorated function: the line of its `def`)."""
         return self._positions[node].start.line
@@ -85,7 +96,8 @@ class Source:
 
     @cached_property
     def _text(self) -> list[str]:
-        return re.split(r"\r\n?|\n", self.module.code)  # as LibCST counts lines
+        text = self.data.decode(self.module.encoding)
+        return re.split(r"\r\n?|\n", text)  # as LibCST counts lines
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:
@@ -103,9 +115,14 @@ class Source:
         """Return whether `node` is one of the `qualified` names under whatever alias the file
         uses.
         """
+        # Resolving names is the slow part, and few need it.
         last = {name.rpartition(".")[2] for name in qualified}
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
-            return False  # resolving names is the slow part; most attributes need none of it
+            return False
+        text = dotted(node)
+        is_imported = text.partition(".")[0] in self._imported
+        if not is_imported and {text, f"builtins.{text}"}.isdisjoint(qualified):
+            return False
         return not self.names(node).isdisjoint(qualified)
 
     def is_api(self, node: cst.CSTNode, function: str) -> bool:
@@ -120,7 +137,7 @@ class Source:
 
     def render(self, edits: Iterable[Edit]) -> bytes:
         """Return the file's bytes after `edits`, with the import that they need."""
-        module = self.module.visit(_Rewriter(edits))
+        module = self.module.visit(_Rewriter(self.module, edits))
         if self.api_import is None:
             module = with_api_import(module)
         data = module.bytes
@@ -170,11 +187,23 @@ def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 class _Rewriter(cst.CSTTransformer):
-    def __init__(self, edits: Iterable[Edit]) -> None:
+    def __init__(self, module: cst.Module, edits: Iterable[Edit]) -> None:
         super().__init__()
         self._changes = defaultdict(list)
         for edit in edits:
             self._changes[edit.node].append(edit.change)
+        self._visited: set[cst.CSTNode] = set()
+        self._find_edits(module)
+
+    def _find_edits(self, node: cst.CSTNode) -> bool:
+        """Collect the nodes that are edited or have an edit inside: visiting all is slow."""
+        is_inside = any([self._find_edits(child) for child in children(node)])
+        if is_inside or node in self._changes:
+            self._visited.add(node)
+        return node in self._visited
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node in self._visited
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:
         for change in self._changes.get(original_node, ()):

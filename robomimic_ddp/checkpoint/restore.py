@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint.capture import STATEFUL, elsewhere
+from robomimic_ddp.checkpoint.capture import STATEFUL, elsewhere, numbers
 from robomimic_ddp.config import tree
-from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.distributed.gradients import fsdp
+from robomimic_ddp.distributed.host_objects import is_shared
 from robomimic_ddp.distributed.tree_collectives import Lent
 from robomimic_ddp.errors import CheckpointError
 
@@ -147,9 +148,15 @@ def _restore_average(ema: Any, state: Mapping[str, Any], prefix: str) -> None:
 
 
 def _restore_numbers(owner: Any, saved: Mapping[str, Any]) -> None:
-    """Sets attributes that exist; `cur_decay_value` of diffusers is None before the first step."""
+    """Collective: sets attributes that exist; `cur_decay_value` of diffusers is None before the
+    first step. Those that are a rank's own by their name, such as `rank`, stay where they differ
+    from the main rank's, whose numbers were saved.
+    """
+    of_rank = {name for name in saved if not is_shared(name)}
+    of_main = group.broadcast_object(numbers(owner)) if of_rank else {}
     for name, value in saved.items():
-        if name in vars(owner):
+        is_own = name in of_rank and vars(owner).get(name) != of_main.get(name)
+        if name in vars(owner) and not is_own:
             setattr(owner, name, value)
 
 

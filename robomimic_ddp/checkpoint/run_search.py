@@ -39,14 +39,15 @@ def job_name(launch: LaunchEnv) -> str | None:
     """Return a name that all attempts of one torchrun job share, and other jobs do not; None
     without torchrun.
 
-    The run id; without --rdzv_id, which leaves the same to all jobs, with the agent's host and
-    process id: such a job has one rendezvous, so the main rank stays on its node.
+    The run id; without --rdzv_id, which leaves the same to all jobs, with the agent's host, process
+    id and start (in containers of one name every agent may be process 1): such a job has one
+    rendezvous, so the main rank stays on its node.
     """
     if launch.run_id is None:
         return None
     if launch.run_id != _NO_ID:
         return launch.run_id
-    return f"{launch.run_id}@{env.host_name()}:{os.getppid()}"
+    return f"{launch.run_id}@{env.launcher() or f'{env.host_name()}:{os.getppid()}'}"
 
 
 def find_job(

@@ -30,13 +30,18 @@ class Snapshot:
     """Copies of nested states, as they are at one moment.
 
     As torch.save does, it takes whole storages, and each once: tensors that share memory share it
-    in the copy, and two files of the same moment have one copy. A tensor that torch has seen
-    changed since (its version) is copied again.
+    in the copy, and two files of the same moment have one copy. A tensor that has changed since is
+    copied again: torch counts most changes (its version), but none that are made through `.data`,
+    as averages are put into nets and taken out again, so the later file compares the numbers.
     """
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._copies: dict[tuple, torch.Tensor] = {}
+        self._outdated: list[tuple[torch.Tensor, bool]] = []
+        """Copies of what has changed since, for an earlier file, and whether they are pinned."""
+        self._known: set[tuple] = set()
+        """Keys of copies that have the numbers of the present call."""
         self._sources: list[torch.UntypedStorage] = []
         """Kept, since the memory of a freed one could become another tensor's."""
         self._devices: set[torch.device] = set()
@@ -46,6 +51,7 @@ class Snapshot:
         """Return the copy of `nest`, complete: dictionaries and lists of their class, tensors on
         the CPU, other values as deepcopy makes them.
         """
+        self._known.clear()
         copied = self._copied(nest)
         for device in self._devices:
             torch.cuda.current_stream(device).synchronize()
@@ -56,7 +62,10 @@ class Snapshot:
         """Give the memory back; the copies must not be used any more."""
         for (*_, device, _), buffer in self._copies.items():
             self._buffers.give_back(buffer, pinned=device.type == "cuda")
+        for buffer, pinned in self._outdated:
+            self._buffers.give_back(buffer, pinned)
         self._copies.clear()
+        self._outdated.clear()
         self._sources.clear()
 
     def _copied(self, value: Any) -> Any:
@@ -87,11 +96,24 @@ class Snapshot:
         storage = value.untyped_storage()
         version = object() if value.is_inference() else value._version
         key = (storage.data_ptr(), storage.nbytes(), value.device, version)
+        if key in self._known:
+            return self._copies[key]
+        self._known.add(key)
+        source = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+        if key in self._copies and not _are_equal(self._copies[key], source):
+            self._outdated.append((self._copies.pop(key), source.is_cuda))
         if key not in self._copies:
-            source = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
             target = self._buffers.take(len(source), source.is_cuda)
             self._copies[key] = target.copy_(source, non_blocking=True)
             self._sources.append(storage)
             if source.is_cuda:
                 self._devices.add(value.device)
         return self._copies[key]
+
+
+def _are_equal(copied: torch.Tensor, source: torch.Tensor) -> bool:
+    """Return whether the bytes are equal; compared on the device of `source`."""
+    copied = copied.to(source.device, non_blocking=True)
+    if len(source) % 8 == 0:  # eight bytes at a time
+        copied, source = copied.view(torch.int64), source.view(torch.int64)
+    return torch.equal(copied, source)

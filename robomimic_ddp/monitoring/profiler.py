@@ -30,10 +30,10 @@ _ANNOTATION = "is_user_annotation"
 """Older torch does not say it."""
 _SETTLING_STEPS = 10
 """Steps before the profiled ones: first ones compile, choose kernels and fill caches."""
-_MUCH = 0.1
-"""Where waiting has at least this share of a step, it is what to reduce first."""
 _BUSY = 0.8
 """Where a device is busy for at least this share of the time, it limits a step."""
+_MUCH = 0.1
+"""Else, where waiting has at least this share of a step, it is what to reduce first."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Profile:
 
     def advice(self) -> str:
         """Return what to try first."""
+        if self.busy >= _BUSY:
+            device = "the GPU" if self.on_gpu else "the CPU"
+            remedy = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
+            return f"{device} limits the step: {remedy}"
         if self.data >= _MUCH:
             of_hdf5 = "ddp.workers=auto, smaller images"
             remedy = "`robomimic-ddp prepare-data`" if self.is_rlds else of_hdf5
             return f"data is late: {remedy}, a local disk"
         if self.gradients >= _MUCH:
             return "gradients are late: ddp.comm=bf16, ddp.accumulate, a larger batch"
-        if self.busy >= _BUSY:
-            device = "the GPU" if self.on_gpu else "the CPU"
-            remedy = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
-            return f"{device} limits the step: {remedy}"
         if self.on_gpu:
             return "launching limits the step: ddp.compile=reduce-overhead, a larger batch"
         return "cores are idle, or other programs use them: fewer ranks, or a larger batch"
@@ -192,12 +192,14 @@ def computed(events: Iterable[Any]) -> float:
     """Return the seconds in which a GPU computed, of a profiler's `events`.
 
     torch also gives a GPU the annotations of the program, each from its first kernel to its last
-    one: a step would seem to compute from its begin to its end.
+    one: a step would seem to compute from its begin to its end. NCCL's kernels may be waiting.
     """
     spans = (
         (event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type == DeviceType.CUDA and not getattr(event, _ANNOTATION, False)
+        if event.device_type == DeviceType.CUDA
+        and not getattr(event, _ANNOTATION, False)
+        and not event.name.startswith("nccl")
     )
     return covered(spans) / 1e6
 

@@ -39,15 +39,16 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     buffers: dict[torch.device, torch.Tensor] = {}
     sums, sharded = [], {}
     for place, tensor in enumerate(tensors):
-        first_word = 0
+        first_word, gathered = 0, None
         if fsdp.is_sharded(tensor) and tensor.element_size() % _WORD_BYTES:
             tensor = fsdp.full(tensor)  # a part may begin within a word
+            gathered = place  # it is freed, and the next one may get its memory
         elif fsdp.is_sharded(tensor):
             sharded[place] = tensor
             first_word = fsdp.first_element(tensor) * (tensor.element_size() // _WORD_BYTES)
             tensor = fsdp.local(tensor)
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        memory += (first_word,)
+        memory += (first_word, gathered)
         if memory not in known:
             known[memory] = _sums(tensor.detach(), buffers, first_word)
         sums.append(known[memory])

@@ -120,8 +120,13 @@ def test_a_launcher_finds_the_run_that_it_has_started(tmp_path):
     assert int(pid) == os.getppid() and int(started) > 0
 
 
-def test_the_name_of_a_job():
+def test_the_name_of_a_job(monkeypatch):
     assert job_name(LaunchEnv()) is None
     assert job_name(LaunchEnv(launched=True, run_id="4711")) == "4711"
-    unnamed = job_name(LaunchEnv(launched=True, run_id="none"))
-    assert unnamed.startswith("none@") and unnamed.endswith(f":{os.getppid()}")
+    unnamed = LaunchEnv(launched=True, run_id="none")
+    assert job_name(unnamed) == f"none@{env.launcher()}"
+    names = set()
+    for launcher in ("node:1:100", "node:1:200", None):  # containers of one name; no /proc
+        monkeypatch.setattr(env, "launcher", lambda launcher=launcher: launcher)
+        names.add(job_name(unnamed))
+    assert len(names) == 3 and f"none@{env.host_name()}:{os.getppid()}" in names

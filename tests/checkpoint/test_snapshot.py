@@ -77,6 +77,18 @@ def test_two_files_of_a_moment_share_what_has_not_changed():
     assert torch.equal(early[1], torch.ones(5)) and torch.equal(late["b"], second)
 
 
+def test_a_later_file_has_what_was_written_through_data():
+    """As averages are put into nets for a checkpoint, and taken out again. torch counts neither."""
+    weights, moment = nn.Parameter(torch.zeros(5)), Snapshot(Buffers())
+    copies = []
+    for value in (0.0, 1.0, 0.0):
+        weights.data.fill_(value)
+        copies.append(moment.copy({"net": weights, "again": [weights]}))
+    assert [copy["net"].tolist() for copy in copies] == [[value] * 5 for value in (0.0, 1.0, 0.0)]
+    assert all(copy["again"][0].data_ptr() == copy["net"].data_ptr() for copy in copies)
+    assert len({copy["net"].data_ptr() for copy in copies}) == 3
+
+
 def test_memory_of_a_tensor_that_was_freed_is_not_taken_for_the_next_ones():
     moment = Snapshot(Buffers())
     copies = [moment.copy(torch.full((1000,), float(value))) for value in range(50)]

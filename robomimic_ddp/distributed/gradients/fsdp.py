@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from robomimic_ddp.distributed.gradients import fsdp_units, parallel
 from robomimic_ddp.errors import WrapError
 
 try:  # torch before 2.6 has neither; `why_not` says so
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import (
         CPUOffloadPolicy,
         FSDPModule,
@@ -117,7 +118,7 @@ def shard(algo: Any, options: Any, device: str) -> str:
     `options`: ours. Raises WrapError, naming the net, where no part of a net can be a unit, or an
     optimizer has a parameter outside the nets.
     """
-    mesh = _mesh(options.fsdp_replicas, device.partition(":")[0])
+    mesh = _mesh(options.fsdp_replicas, device.partition(":")[0], options.timeout)
     settings: dict[str, Any] = {"mesh": mesh, "offload_policy": OffloadPolicy()}
     if options.fsdp_offload:
         settings["offload_policy"] = CPUOffloadPolicy()
@@ -143,12 +144,18 @@ def shard(algo: Any, options: Any, device: str) -> str:
     return f"sharded: {', '.join(counts)}; {on_rank:,} of {total:,} parameters on this rank{copies}"
 
 
-def _mesh(replicas: int, device_type: str) -> Any:
+def _mesh(replicas: int, device_type: str, timeout: float) -> Any:
     """All ranks; with several replicas neighbouring ranks, as those of a node are, share one."""
     if replicas == 1:
         return init_device_mesh(device_type, (group.world_size(),), mesh_dim_names=("shard",))
-    shape = (replicas, group.world_size() // replicas)
-    return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+    ranks = torch.arange(group.world_size()).view(replicas, -1)
+    # init_device_mesh would split the group on GPUs, which torch 2.8 refuses for one of gloo and
+    # NCCL; and its groups would have torch's time limit.
+    groups = [
+        dist.new_subgroups_by_enumeration(rows.tolist(), timedelta(seconds=timeout))[0]
+        for rows in (ranks.T, ranks)
+    ]
+    return DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=("replicate", "shard"))
 
 
 def _shard_net(name: str, net: nn.Module, settings: dict) -> int:

@@ -29,6 +29,7 @@ LIMITS = {
     "data is late: `robomimic-ddp prepare-data`, a local": Profile(
         5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4, is_rlds=True
     ),
+    "more cores": Profile(5, 1.0, busy=0.83, data=0.1, gradients=0.12, on_gpu=False, cores=1),
     "gradients are late": Profile(5, 1.0, busy=0.5, data=0.01, gradients=0.3, on_gpu=True, cores=4),
     "the GPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=True, cores=4),
     "the CPU limits": Profile(5, 1.0, busy=0.95, data=0.01, gradients=0.0, on_gpu=False, cores=4),
@@ -95,7 +96,7 @@ def data_share(directory):
     stop = Profiler._stop
 
     def stop_slowly(profiler):
-        time.sleep(0.5)
+        time.sleep(3)
         stop(profiler)
 
     with (
@@ -108,7 +109,7 @@ def data_share(directory):
 
 
 def test_the_end_of_the_profiler_is_no_wait_for_data(ranks, tmp_path):
-    assert max(ranks.run(data_share, str(tmp_path))) < 0.5
+    assert max(ranks.run(data_share, str(tmp_path))) < 0.8  # 3 s of waiting would be more
 
 
 def test_training_continues_where_no_trace_can_be_written(ranks, tmp_path):
@@ -130,13 +131,16 @@ def test_kernels_that_overlap_count_once():
     "is_user_annotation" not in inspect.signature(FunctionEvent.__init__).parameters,
     reason="this torch does not say what the program has named",
 )
-def test_what_the_program_names_is_no_computing_of_the_gpu():
+def test_what_the_program_names_and_messages_are_no_computing_of_the_gpu():
     """torch shows "ProfilerStep#3" on the GPU as well, gaps between its kernels included."""
     gpu = {"thread": 0, "device_type": DeviceType.CUDA}
     events = [
         FunctionEvent(1, "kernel", start_us=0, end_us=2e6, **gpu),
         FunctionEvent(2, "ProfilerStep#3", start_us=0, end_us=9e6, is_user_annotation=True, **gpu),
         FunctionEvent(3, "kernel", start_us=8e6, end_us=9e6, **gpu),
-        FunctionEvent(4, "aten::mm", thread=0, start_us=0, end_us=9e6),
+        FunctionEvent(
+            4, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", start_us=3e6, end_us=7e6, **gpu
+        ),
+        FunctionEvent(5, "aten::mm", thread=0, start_us=0, end_us=9e6),
     ]
     assert computed(events) == 3

@@ -300,6 +300,8 @@ def sums_of_parts() -> tuple:
         torch.randn(5, 3).bfloat16(),
         torch.arange(9),
         torch.randn(0, 3),
+        # One is gathered into the memory that another has left.
+        *(torch.randn(300, 80).bfloat16() for _ in range(6)),
     ]
     parts = [fsdp.shard_like(one, like) for one in whole]
     expected = verify.checksums(whole)
@@ -329,6 +331,17 @@ def test_replicas_are_compared(ranks):
     """Both ranks of the replica with the changed part see its other sum, and no others."""
     found = ranks.run(flipped_in_one_replica, world_size=4)
     assert found == [[True, True, False, False]] * 4
+
+
+def limits_of_replicas() -> list[float]:
+    algo = sharded_algo(replace(SHARDED, fsdp_replicas=2, timeout=77.0))
+    mesh = next(algo.nets.parameters()).device_mesh
+    groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
+    return [one._get_backend(torch.device("cpu")).options._timeout.seconds for one in groups]
+
+
+def test_replicas_wait_as_long_as_the_run_says(ranks):
+    assert ranks.run(limits_of_replicas, world_size=4) == [[77, 77]] * 4
 
 
 # ----- units

@@ -58,6 +58,25 @@ def test_what_a_host_has_fitted_is_as_it_was(ranks, tmp_path):
     assert ranks.run(fitted, tmp_path, FoundRun(tmp_path, "state"), world_size=3) == [first] * 3
 
 
+def counted(directory, found=None):
+    """The rank that an algorithm notes, and the steps that it counts, after it resumed."""
+    with running(directory, found) as run:
+        algo = make_algo()
+        algo.rank, algo.time_steps = group.rank(), 0
+        saver = state_saver.StateSaver(run, algo)
+        saver.restore()
+        if found is None:
+            algo.time_steps = 5
+            saver.epoch_end(1)
+        return algo.rank, algo.time_steps
+
+
+def test_a_rank_keeps_its_own_number(ranks, tmp_path):
+    ranks.run(counted, tmp_path)
+    found = ranks.run(counted, tmp_path, FoundRun(tmp_path, "state"), world_size=3)
+    assert found == [(0, 5), (1, 5), (2, 5)]
+
+
 def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):
     ranks.run(train, tmp_path, 1.5)
     assert [rank["waits"] for rank in read_file(tmp_path / STATE)["ranks"]] == [0.0, 1.5]
