@@ -31,8 +31,9 @@ class Snapshot:
 
     As torch.save does, it takes whole storages, and each once: tensors that share memory share it
     in the copy, and two files of the same moment have one copy. A tensor that has changed since is
-    copied again: torch counts most changes (its version), but none that are made through `.data`,
-    as averages are put into nets and taken out again, so the later file compares the numbers.
+    copied again: torch counts most changes (its version), but no fused optimizer's step and none
+    through `.data`, as averages are put into nets and taken out again. So the later file compares
+    the bytes.
     """
 
     def __init__(self, buffers: Buffers) -> None:

@@ -75,7 +75,11 @@ make_environment() {
     stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras" "$constraints")"
     if [ -e "$stamp" ]; then return 0; fi
     echo "installing robomimic-ddp${extras:+[$extras]}: minutes, more on a slow network" >&2
-    "$environment_python" -m pip install --quiet --disable-pip-version-check \
-        "${versions[@]}" --editable "$checkout${extras:+[$extras]}" || return 1
+    (
+        set -o pipefail # of pip's lines those that take long
+        "$environment_python" -m pip install --progress-bar off --disable-pip-version-check \
+            "${versions[@]}" --editable "$checkout${extras:+[$extras]}" |
+            sed -un 's/^Installing collected packages.*/  Installing them/p; /[0-9] [MG]B)$/p' >&2
+    ) || return 1
     touch "$stamp"
 }

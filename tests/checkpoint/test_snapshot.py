@@ -17,6 +17,7 @@ from torch import nn
 from robomimic_ddp.checkpoint import background_writer
 from robomimic_ddp.checkpoint.background_writer import Writer
 from robomimic_ddp.checkpoint.snapshot import Buffers, Snapshot
+from robomimic_ddp.training.step import fused_optimizers
 
 
 @pytest.fixture
@@ -87,6 +88,18 @@ def test_a_later_file_has_what_was_written_through_data():
     assert [copy["net"].tolist() for copy in copies] == [[value] * 5 for value in (0.0, 1.0, 0.0)]
     assert all(copy["again"][0].data_ptr() == copy["net"].data_ptr() for copy in copies)
     assert len({copy["net"].data_ptr() for copy in copies}) == 3
+
+
+def test_a_later_file_has_a_fused_optimizers_step():
+    """As after a checkpoint in the middle of an epoch."""
+    net, moment = nn.Linear(3, 4), Snapshot(Buffers())
+    plain = torch.optim.AdamW(net.parameters())
+    optimizer = type(plain)(net.parameters(), fused=fused_optimizers._can_be_fused(plain))
+    for _ in range(2):
+        net(torch.randn(5, 3)).sum().backward()
+        optimizer.step()
+        content = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
+        assert saved(moment.copy(content)) == saved(content)
 
 
 def test_memory_of_a_tensor_that_was_freed_is_not_taken_for_the_next_ones():

@@ -39,8 +39,9 @@ for name in ["robomimic_ddp.patches.fixers", *(item.name for item in names)]:
 def run(*command: object, folder: Path, environment: dict | None = None) -> str:
     """Runs a command in `folder` and returns its output."""
     words = [str(word) for word in command]
-    if environment is not None:
-        environment = {name: str(text) for name, text in environment.items()}
+    # A checkout on PYTHONPATH would be imported instead of what was installed.
+    environment = os.environ | {"PYTHONPATH": ""} if environment is None else environment
+    environment = {name: str(text) for name, text in environment.items()}
     done = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
     )
