@@ -135,7 +135,8 @@ def _apply(args: argparse.Namespace) -> int:
         if args.branch is not None:
             raise PatchError(
                 f"{host.package}: every edit is in place already, so there is nothing to commit. "
-                "No branch was made."
+                "No branch was made. `robomimic-ddp revert` restores the originals; then run this "
+                "again."
             )
         if not args.check:
             try:  # the user may have added or removed lines of ours

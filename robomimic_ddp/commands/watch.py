@@ -189,7 +189,7 @@ class Screen:
         troubles = [_DAMAGED.format(name) for name in self.damaged]
         troubles += [f"rank {row[0]} {row[1]}: {row[-1]}" for row in cells if row[1] in _IN_TROUBLE]
         del troubles[_MOST_TROUBLES:]
-        lines = [*self.summary, _CLOSE] if self.summary else []
+        lines = [*self.summary, *([] if self.has_ended else [_CLOSE])] if self.summary else []
         summary = [row for line in lines for row in wrapped(line, columns, "  ", "")]
         yield from map(Text, summary)
         yield from (Text(clean(line), style="bold red") for line in troubles)

@@ -21,7 +21,7 @@ _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 """Files with a container's limit, of cgroups version 2 and 1 (where "no limit" is a huge
 number).
 """
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS, NO_ANSWER = 120, "it gave no answer within"
 
 
 def own_cores() -> tuple[int, ...]:
@@ -90,7 +90,9 @@ def output_of(*command: str, variables: Mapping[str, str] | None = None) -> tupl
             check=False,
             env=variables,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        return -1, f"{NO_ANSWER} {_PATIENCE_SECONDS} s"
+    except OSError as error:
         return -1, str(error)
     return done.returncode, done.stdout
 

@@ -189,8 +189,8 @@ class Options:
     )
     profile: int = _option(
         0,
-        "Steps of the first epoch that torch's profiler records on each rank, into `profile/` of "
-        "the run directory, with a line on what limits a step; 0: none.",
+        "Steps of the first epoch, after ten to settle, that torch's profiler records on each "
+        "rank, into `profile/` of the run directory, with a line on what limits a step; 0: none.",
         minimum=0,
         maximum=10_000,
     )

@@ -80,6 +80,10 @@ def test_a_tensor_with_two_names_counts_once(write, tmp_path, capsys):
     torch.save(content, tmp_path / "a.pth")
     assert command("show", tmp_path / "a.pth") == 0
     assert "nets: 5 tensors, 17 numbers, " in capsys.readouterr().out
+    (tmp_path / "b.pth").write_bytes((tmp_path / "a.pth").read_bytes())
+    mean = tmp_path / "mean.pth"
+    assert command("average", tmp_path / "a.pth", tmp_path / "b.pth", "-o", mean) == 0
+    assert "nets (17 numbers)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -283,6 +283,13 @@ def test_a_package_that_cannot_be_imported_is_a_finding(
     assert level == FAIL and words in said
 
 
+def test_a_package_whose_import_takes_long_need_not_be_installed_again(tmp_path, monkeypatch):
+    package_in(tmp_path, "torch", "import time; time.sleep(60)")
+    monkeypatch.setattr("robomimic_ddp.config.machine._PATIENCE_SECONDS", 1)
+    level, said = found_by(software.check_torch, "torch", tmp_path, monkeypatch)
+    assert level == FAIL and "gave no answer within 1 s" in said and "run doctor again" in said
+
+
 def test_tensorflow_need_not_be_installed(monkeypatch):
     folder = ROOT / "tests" / "without_tensorflow"
     alone = {"PYTHONPATH": str(folder)}

@@ -155,4 +155,5 @@ def test_it_ends_when_asked_and_fits_the_terminal(run):
 
 def test_it_ends_with_the_run(run):
     code, text = in_a_terminal(run(finished=True, outcome={"steps": 1}), lambda *_: None)
-    assert code == 0 and "epoch 3 of 20" in text and "resume it with" not in text
+    assert code == 0 and "epoch 3 of 20" in text
+    assert "resume it with" not in text and "Ctrl-C" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """Return the first checkpoint with the mean of all checkpoints' nets and averages, computed in
     float64, and without optimizers. Tensors that are not floating point are those of the first.
-    MEAN_OF has the epochs of all.
-
-    Raises CheckpointError, with file and key, if the checkpoints do not match.
+    MEAN_OF has the epochs of all. Raises CheckpointError, with file and key, if they do not match.
     """
     if len(contents) == 1:
         return contents[0]
@@ -131,12 +129,7 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
             _require_alike(first, sections.get(section), f"{name} and {names[0]}: {section}")
         for name, tensors in zip(names, all_sections):
             _require_finite(tensors[section], f"{name}: {section}")
-        mean[section] = {
-            key: _mean(tensors[section][key] for tensors in all_sections)
-            if value.is_floating_point()
-            else value
-            for key, value in first.items()
-        }
+        mean[section] = _mean([tensors[section] for tensors in all_sections])
     epochs = []
     for name, content in zip(names, contents):
         try:
@@ -156,9 +149,16 @@ def mean_of(content: Mapping[str, Any]) -> str:
     return f"the mean of {len(epochs)} checkpoints{when}"
 
 
-def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    stacked = torch.stack(list(tensors))
-    return stacked.double().mean(0).to(stacked.dtype)
+def _mean(sections: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    means: dict[tuple, torch.Tensor] = {}  # by memory: what has two names stays one tensor
+    result = {}
+    for key, first in sections[0].items():
+        tensors = [section[key] for section in sections]
+        place = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
+        if place not in means and first.is_floating_point():
+            first = torch.stack(tensors).double().mean(0).to(first.dtype)
+        result[key] = means.setdefault(place, first)
+    return result
 
 
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:

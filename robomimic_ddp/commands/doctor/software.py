@@ -11,6 +11,7 @@ from pathlib import Path
 
 from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, judge, ok, warn
+from robomimic_ddp.config import machine
 from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.distributed import known_errors
 from robomimic_ddp.errors import other_api_version
@@ -21,6 +22,7 @@ WITH_RLDS = "pip install '.[rlds]' in the checkout of robomimic-ddp"
 _REMEDIES = {
     "torchvision::nms": "torch 2.N needs torchvision 0.(N + 15): install it from torch's index.",
     "cached_download": "pip install 'huggingface_hub<0.26', or diffusers 0.29 and later",
+    machine.NO_ANSWER: "The machine is busy, or its disk slow: run doctor again when it is idle.",
     "Numpy is not available": "pip install 'numpy<2', or torch 2.3 and later",
 }
 """Text in the error of packages that do not fit together -> what to install."""

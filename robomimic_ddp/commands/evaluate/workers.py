@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from robomimic_ddp.terminal import say
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
+_MOST_SHOWN = 300
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 """The error for a package that is not installed, or for one of its modules."""
 _DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
@@ -132,14 +134,16 @@ class Pool:
         if not answer:
             return self._died(worker, task)
         if answer.get("failed") == "policy":
+            cause = textwrap.shorten(answer["text"], _MOST_SHOWN, placeholder="...")
             raise CheckpointError(
-                f"{task.shown}: the host cannot make its policy here ({answer['text']}). Expected "
-                "the host that trained it: start evaluate in its checkout, or with it on "
-                f"PYTHONPATH. {self.log.name} has the traceback."
+                f"{task.shown}: the host cannot make its policy here ({cause}). Expected the host "
+                "that trained it, with the same edits (also unet_config, if it had that): start "
+                f"evaluate in its checkout, or with it on PYTHONPATH. {self.log.name} has the "
+                "traceback."
             )
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}.{task.hint}{hint(answer['text'])} "
+                f"{task} cannot begin: {answer['text']}.{task.hint or hint(answer['text'])} "
                 f"{self.log.name} has the traceback."
             )
         return {"lost": answer["text"]} if "failed" in answer else answer

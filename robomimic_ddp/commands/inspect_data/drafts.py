@@ -57,9 +57,9 @@ def write(
             config = _config(source, fit, report["cameras"], output.absolute())
             _replace(output / CONFIG, json.dumps(config, indent=4) + "\n")
             written.append(output / CONFIG)
-            word = shlex.quote(f"load_from={output / CONFIG}")
-            module = "robomimic.scripts.train_rlds"
-            notes["next"] = f"train on N GPUs: `torchrun --nproc_per_node=N -m {module} {word}`"
+            word = shlex.quote(f"load_from={(output / CONFIG).absolute()}")
+            command = f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {word}"
+            notes["next"] = f"train on N GPUs, in the folder of the edited host: `{command}`"
         else:
             missing = "observation" if fit.available["actions"] else "action"
             notes["next"] = (

@@ -20,6 +20,9 @@ from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state import resume, state_components
 from robomimic_ddp.training.state import run_fingerprint as identity
 
+_SILENT_SECONDS = 5.0
+"""How long a run waits for its last files before it says so."""
+
 
 class StateSaver:
     """Restores and saves the state of one run: its `components`, and what describes it."""
@@ -127,7 +130,9 @@ class StateSaver:
         main_rank.on_main(self._finish_writing)
 
     def _finish_writing(self) -> None:
-        self.run.output.writer.flush()
+        if not self.run.output.writer.flush(_SILENT_SECONDS):
+            print_clean("training has ended; the last files are being written")
+            self.run.output.writer.flush()
         if self.run.output.host_files is not None:
             self.run.output.host_files.require_written()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,6 +31,16 @@ def shorten(algo: Any, factor: float, undo: ExitStack) -> None:
             if of_batches.get(name):
                 for schedule in members if isinstance(members, (list, tuple)) else [members]:
                     _shorten(schedule, factor, undo)
+
+
+def present_rates(algo: Any) -> Iterator[float]:
+    """Yield the learning rates that schedules of a function (LambdaLR) give at their place."""
+    for _, part in host_algo.parts(algo):
+        for members in (getattr(part, "lr_schedulers", None) or {}).values():
+            for schedule in members if isinstance(members, (list, tuple)) else [members]:
+                if isinstance(schedule, lr_scheduler.LambdaLR):
+                    factors = (factor_of(schedule.last_epoch) for factor_of in schedule.lr_lambdas)
+                    yield from map(operator.mul, schedule.base_lrs, factors)
 
 
 def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:

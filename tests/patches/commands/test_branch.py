@@ -141,7 +141,7 @@ def test_wrong_usage_and_a_commit_without_edits(checkout, command):
     assert command("apply", checkout, "--branch", "ddp")[0] == 0
     before = state(checkout)
     code, out, err = command("apply", checkout, "--branch", "again")
-    assert (code, out, "nothing to commit" in err) == (1, "", True)
+    assert (code, out, "nothing to commit" in err, "revert" in err) == (1, "", True, True)
     assert state(checkout) == before
 
 
