@@ -11,7 +11,7 @@ from robomimic_ddp.terminal import table, width
 Epochs = dict[int, list[list[Mapping[str, float]]]]
 """Ranks -> for each round the logs of its measured epochs."""
 _MOST_EFFICIENT = 1.2
-"""Ranks with caches of their own can be a little faster together than alone."""
+"""Ranks have more cache together, so they can be a little faster than one alone."""
 
 
 @dataclass(frozen=True)
