@@ -45,7 +45,7 @@ DROID's configs and ignored. dataset_version: None for the newest. rlds_schema: 
 or the path of a YAML file; a list has one for each dataset. data_cache_dir: folder of the indices
 (None: ~/.cache/robomimic_ddp/rlds). success_only: keep episodes that pass the schema's `success`
 (DROID: /success/ in their file_path), in datasets that record it. skip_unlabeled: drop episodes
-without a language instruction, in datasets that have one. validation_fraction: share of episodes
-for validation if experiment.validate is true. image_dim: height and width of images. image_filter:
-one of IMAGE_FILTERS.
+without a language instruction, in datasets where some have one. validation_fraction: share of
+episodes for validation if experiment.validate is true. image_dim: height and width of images.
+image_filter: one of IMAGE_FILTERS.
 """

@@ -181,11 +181,12 @@ def indices_from_config(
         fields = _fields_of_run(config, source, entry["schema"], obs_keys)
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)
+        needs_text = bool(index.labelled.any()) or any(key in MODELS for key in obs_keys)
         rows = select_episodes(
             index,
             _window_shape(train).count(index.length),
             bool(setting(config, "train.success_only")) and fields.success is not None,
-            bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
+            bool(setting(config, "train.skip_unlabeled")) and needs_text and bool(fields.language),
             str(source.folder),
             fields.filters,
             fields.success,

@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from robomimic_ddp.data.rlds.host_datasets import datasets_from_config
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
-from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
+from tests.rlds.conftest import (
+    ACTIONS,
+    CAMERAS,
+    FAILED,
+    LENGTHS,
+    STATES,
+    WORDLESS,
+    made_up_episode,
+)
 from tests.rlds.reference import all_windows, raw_action
 
 KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
@@ -73,6 +82,12 @@ def require_equal(train, rows, reference):
         assert np.abs(row["actions"]).max() <= 1
         assert np.array_equal(row["pad_mask"], truth["pad_mask"])
         assert row["language"] == truth["language"]
+
+
+def test_data_without_any_instruction_are_read(config_of):
+    config = config_of([made_up_episode(number) for number in WORDLESS])
+    train, _ = datasets_from_config(config, config.all_obs_keys)
+    assert len(train.rows) == len(WORDLESS)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,16 @@ def test_windows_of_a_tiny_share_are_found_many_batches_ahead():
     assert [sum(both) for both in whole] == [8 + 8 * (int(n) + 1) for n in batch[[0, 50, 99]]]
 
 
+def test_a_long_run_remembers_some_thousand_batches():
+    """Each dataset of a mixture has a copy of the table, in two processes."""
+    quotas, by_window = (Quotas([3, 1], 4, [6, 2]) for _ in range(2))
+    for batch in range(40_000):
+        assert quotas.of(batch).tolist() == [3, 1]
+        assert by_window.groups(1, batch, 1).tolist() == [batch << 20 | 1]
+    assert quotas.before(40_000).tolist() == [6 + 120_000, 2 + 40_000]
+    assert max(len(quotas._table), len(by_window._table)) < 10_000
+
+
 def test_a_data_set_that_has_given_too_much_waits():
     """As after a resume with other weights: no share is below nothing, and batches are full."""
     assert Quotas([1, 1, 1], 4, [10, 0, 0]).of(0).tolist() == [0, 2, 2]

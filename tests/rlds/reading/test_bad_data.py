@@ -32,6 +32,8 @@ def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
     assert find_dataset(str(tmp_path), "made_up", "1.2.0").name == "1.2.0"
     assert find_dataset(str(tmp_path / "made_up"), "made_up").name == "1.10.0"
     assert find_dataset(str(tmp_path / "made_up" / "1.9.0"), "made_up").name == "1.9.0"
+    with pytest.raises(DataError, match="no dataset 'other' in .*: found made_up"):
+        find_dataset(str(tmp_path / "made_up" / "1.9.0"), "other")
 
 
 FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,13 +43,13 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             f"train.data_path={data_path!r} is not a folder. It must contain the datasets that "
             "tensorflow-datasets has prepared, as <name>/<version>."
         )
-    if is_rlds_folder(str(root)) and version in (None, root.name):
+    is_version = is_rlds_folder(str(root))
+    if is_version and version in (None, root.name) and name in _names(root):
         return root
     parent = root / name if (root / name).is_dir() else root
     if parent is root and not (name == root.name and _version_folders(root)):
-        others = (
-            ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
-        )
+        folders = (entry.name for entry in root.iterdir() if entry.is_dir())
+        others = ", ".join(sorted(_names(root) if is_version else folders)) or "nothing"
         raise DataError(
             f"there is no dataset {name!r} in train.data_path={data_path}: found {others}. "
             "Check train.dataset_names, or prepare the dataset there."
@@ -66,6 +67,13 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
         )
     newest = max(versions, key=lambda folder: [int(part) for part in folder.name.split(".")])
     return parent / version if version else newest
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of the dataset in a version folder: its folder's, and as it was prepared."""
+    with suppress(OSError, ValueError, AttributeError):  # damaged: read again, and named, later
+        return {folder.parent.name, str(files.read_json(folder / INFO_FILE).get("name"))}
+    return {folder.parent.name}
 
 
 def _version_folders(parent: Path) -> list[Path]:
