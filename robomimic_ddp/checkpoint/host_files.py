@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.checkpoint import torch_save
@@ -34,13 +35,15 @@ class HostFiles:
         self.writer.put(target, write, self._failed, deferred=True)
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
-        """Copy the file once it is written; return `dst`. A copy that is made again and again, such
-        as last_bak.pth, may be left out with the file; one under a new name is always made.
+        """Copy the file once it is written; return `dst`. A backup that is made again and again,
+        such as last_bak.pth, may be left out with the file. Any other copy is always made: of a
+        best.pth no later save may follow.
         """
         paths = os.path.abspath(src), os.path.abspath(dst)
         copy, is_new = partial(atomic_files.copyfile, *paths), paths not in self._copies
         self._copies.add(paths)
-        if not self.writer.also(paths[0], copy, keep=is_new):
+        is_backup = Path(dst).stem.startswith(f"{Path(src).stem}_bak")
+        if not self.writer.also(paths[0], copy, keep=is_new or not is_backup):
             self.writer.flush()
             copy()
         return dst

@@ -63,6 +63,23 @@ def test_a_copy_under_a_new_name_is_made_though_its_file_is_replaced(files, tmp_
     assert [torch.load(tmp_path / f"{name}.pth")["epoch"] for name in names] == [2, 2, 1]
 
 
+def test_the_best_is_copied_though_its_file_is_replaced(files, tmp_path):
+    """Its name is not new, but no later epoch may be better."""
+    gate, last, best = threading.Event(), tmp_path / "last.pth", tmp_path / "best.pth"
+    files.save({"epoch": 1}, last)
+    files.copyfile(last, best)
+    files.writer.flush()
+    files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
+    for epoch in (2, 3):
+        files.save({"epoch": epoch}, last)
+        if epoch == 2:
+            files.copyfile(last, best)
+        files.writer.release()
+    gate.set()
+    files.writer.flush()
+    assert [torch.load(path)["epoch"] for path in (last, best)] == [3, 2]
+
+
 def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files.save({"epoch": 1}, "last.pth")

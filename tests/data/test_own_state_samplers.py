@@ -91,6 +91,25 @@ def test_one_rank_loses_and_repeats_nothing(make, held, steps, workers):
         assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("before", [[3, 3], [13], [SIZE // BATCH]])
+def test_a_generator_of_the_loader_stands_where_it_stood(before, held, workers):
+    """Each iteration draws the workers' seed from it, too, between the orders of two passes."""
+
+    def host() -> Host:
+        seeded = {"generator": torch.Generator().manual_seed(4), "num_workers": workers}
+        loader = DataLoader(Samples(SIZE), batch_size=BATCH, shuffle=True, **seeded)
+        return Host(ReplayedLoader(loader), held)
+
+    whole, resumed = host(), host()
+    for steps in before:
+        whole.epoch(steps)
+    resumed.loader.seek(whole.loader.position(), 1, 1)
+    for _ in range(2):
+        assert indices(whole.epoch(7)) == indices(resumed.epoch(7))
+
+
 @pytest.mark.parametrize("make", [several, one])
 def test_an_order_that_cannot_be_found_again_is_refused(make):
     """As a sampler that is seeded by a clock, or other data, would give."""

@@ -164,7 +164,8 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert iter(last) is last
         assert draw(last, 4) == expected and second.batches_left() == 0
         assert next(last, None) is None
-        assert second.position() == {"kind": "replay", "batches": None, "iterations": None}
+        between = {"kind": "replay", "batches": None, "iterations": None, "generator": None}
+        assert second.position() == between
         assert second.batches_left() == 10
 
 

@@ -4,6 +4,7 @@ cannot act.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def save(folder: Path, variant: str, dataset: Path) -> Path:
 def task_of(path: Path) -> dict:
     """The first episode of the checkpoint's environment."""
     (environment,) = checkpoints.read(("a", 1, 1), path).environments
-    task = {"dataset": 0, "env_name": None, "env": environment.name, "number": 0, "video": None}
+    task = {**asdict(environment), "env": environment.name, "video": None}
     return task | {
         **{"checkpoint": str(path), "episode": 0, "epoch": 1, "seed": 7, "offscreen": False}
     }
@@ -93,3 +94,12 @@ def test_an_episode_is_filmed_and_the_environment_used_again(
     assert player.envs == made and len(made) == 1
     failed = reply(player, {**task_of(path), "dataset": 0, "checkpoint": "none.pth"}, 600.0)
     assert failed["failed"] == "policy" and "does not exist" in failed["text"]
+
+
+def test_an_environment_with_a_horizon_of_its_entry_ends_there(
+    tmp_path: Path, low_dim_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PointEnv, "near", 0.0)  # no episode succeeds
+    player, task = Player(), task_of(save(tmp_path, "bc", low_dim_dataset))
+    answers = [reply(player, {**task, "horizon": horizon}, 600.0) for horizon in (None, 2)]
+    assert [answer["log"]["Horizon"] for answer in answers] == [3, 2]

@@ -79,6 +79,23 @@ def test_a_checkpoint_says_what_is_played(tmp_path):
     assert (env.number, env.dataset) == (0, 1)
 
 
+def test_robocasas_hosts_play_the_last_entry_with_its_own_horizon(tmp_path):
+    """Their checkpoints have its metadata only; each entry has a horizon and `do_eval`."""
+    meta = {**META, "env_lang": None}
+
+    def played(*data):
+        text = json.dumps({"experiment": {"rollout": {"horizon": 400}}, "train": {"data": data}})
+        found = read(write(tmp_path / "a.pth", config=text, env_metadata=meta))
+        return [(env.name, env.number, env.dataset, env.horizon) for env in found.environments]
+
+    long, left_out = {"path": "a", "horizon": 700}, {"path": "b", "do_eval": False, "horizon": 5}
+    assert played(long) == [("Lift", 0, 0, 700)]
+    assert played(left_out, {"path": "c"}) == [("Lift", 0, 0, None)]
+    assert played({"path": "c"}, left_out, long) == [("Lift", 1, 0, 700)]
+    with pytest.raises(DataError, match="names no environment to play in"):
+        played(long, left_out)
+
+
 def test_the_same_weights_are_known_in_another_file(tmp_path):
     one, two = write(tmp_path / "a.pth", weight=1.0), write(tmp_path / "b.pth", weight=2.0)
     again = write(tmp_path / "models" / "c.pth", weight=1.0)

@@ -22,19 +22,24 @@ _BEST = ("*_success_*", "*_best_validation_*")
 """Hosts' names of the best checkpoints, by success and by loss."""
 _OF_DATASETS = "lang"
 """A key in the metadata of hosts that call an environment by its dataset."""
+_OF_LAST_DATASET = "env_lang"
+"""A key in the metadata of robocasa's hosts: a checkpoint has those of the last dataset, whose
+entry of train.data has its own horizon and `do_eval`.
+"""
 
 
 @dataclass(frozen=True)
 class Environment:
     """An environment that a policy plays in. number: its index among them, as in rollouts during
     training; dataset: the index of its metadata in the checkpoint; env_name: the name of another
-    simulator with the same metadata.
+    simulator with the same metadata; horizon: steps of an episode, None for the config's.
     """
 
     name: str
     number: int
     dataset: int
     env_name: str | None = None
+    horizon: int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,9 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
     if not environments:
         raise DataError(
             f"{file[0]} names no environment to play in: its env_metadata is empty, or each entry "
-            'of train.data has "eval": false. Expected a checkpoint of a training with an entry '
-            "that is evaluated, or with experiment.additional_envs."
+            'of train.data that it has metadata of has "eval" or "do_eval": false. Expected a '
+            "checkpoint of a training with an entry that is evaluated, or with "
+            "experiment.additional_envs."
         )
     weights = contents.weights_digest(content, file[0]) if with_weights else ""
     return Checkpoint(file[0], file, epoch, weights, environments, config)
@@ -189,8 +195,11 @@ def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iter
     additional ones.
     """
     metas = content["env_metadata"]
-    metas = metas if isinstance(metas, list) else [metas]
     data = config["train"]["data"]
+    if isinstance(data, list) and isinstance(metas, Mapping) and _OF_LAST_DATASET in metas:
+        yield from _of_last_dataset(metas, data)
+        return
+    metas = metas if isinstance(metas, list) else [metas]
     envs: dict[str, Environment] = {}
     for dataset, meta in enumerate(metas):
         entry = data[dataset] if isinstance(data, list) else {}
@@ -203,3 +212,13 @@ def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iter
             number = envs[name].number if name in envs else len(envs)  # as in the host's dict
             envs[name] = Environment(name, number, dataset, env_name)
     yield from envs.values()
+
+
+def _of_last_dataset(meta: Mapping[str, Any], data: list[Mapping]) -> Iterator[Environment]:
+    """Yield the environment of the last entry, as those hosts' rollouts number and end it."""
+    played = [entry for entry in data if entry.get("do_eval", True) is True]
+    if played and played[-1] is data[-1]:
+        horizon = data[-1].get("horizon")
+        if horizon is not None and not tree.is_whole(horizon, 1):
+            raise ValueError(f"its horizon is {str(horizon)[:20]}")
+        yield Environment(str(meta["env_name"]), len(played) - 1, 0, horizon=horizon)

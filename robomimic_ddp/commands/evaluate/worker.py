@@ -98,7 +98,7 @@ class Player:
         settings = {
             "policy": self.policy,
             "env": self.envs[self.key],
-            "horizon": rollout.horizon,
+            "horizon": task["horizon"] or rollout.horizon,
             "use_goals": self.config.use_goals,
             "render": False,
             "video_writer": video,

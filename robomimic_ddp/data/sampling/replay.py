@@ -78,6 +78,20 @@ def _number(index: Any) -> int:
         return zlib.crc32(repr(index).encode())
 
 
+def _generator_state(loader: Any) -> Any:
+    """Return the state of the host's generator for the DataLoader, or None. Each iteration draws
+    the workers' seed from it, and a sampler of torch's own its order.
+    """
+    generator = getattr(loader, "generator", None)
+    return None if generator is None else generator.get_state()
+
+
+def _restore_generator(loader: Any, position: dict[str, Any]) -> None:
+    generator, state = getattr(loader, "generator", None), position.get("generator")
+    if generator is not None and state is not None:
+        generator.set_state(state)
+
+
 class ReplayedLoader(Wrapped):
     """Iterate the host's DataLoader `loader`, whose sampler draws from the global random streams.
 
@@ -115,13 +129,15 @@ class ReplayedLoader(Wrapped):
             return self._next
         if live is None or live.over:
             history = None if recorded is None else recorded.history()
-            return {"kind": "replay", "batches": None, "iterations": history}
+            between = {"kind": "replay", "batches": None, "iterations": history}
+            return {**between, "generator": _generator_state(self.loader)}
         return {
             "kind": "replay",
             "batches": live.batches,
             "batch_size": self._batch_size(),
             "random": live.random_state,
             "sampler_random": live.sampler_random(),
+            "generator": live.generator_state,
             "iterations": None if recorded is None else recorded.history(live.before),
             "order": live.order_digest(),
         }
@@ -152,6 +168,7 @@ class ReplayedLoader(Wrapped):
                 "data: the host's own sampler begins a new pass, since the batch size has changed"
             )
         if batches is None:
+            _restore_generator(self.loader, position)
             return "data: the host's sampler resumes with its next pass"
         live = self._live()
         if live is None or live.over:
@@ -217,6 +234,7 @@ class _Iteration:
             if self._is_begun_at(position):
                 self.random_state = position["random"]
             else:
+                _restore_generator(self.loader, position)
                 self._begin()
             for _ in islice(self._iterator, position["batches"]):
                 pass
@@ -228,6 +246,7 @@ class _Iteration:
 
     def _begin(self) -> None:
         self.random_state = rng.capture()
+        self.generator_state = _generator_state(self.loader)
         if self.recorded is not None:
             self.before = len(self.recorded.lengths)
         self._iterator = iter(self.loader)

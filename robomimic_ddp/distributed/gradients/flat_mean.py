@@ -64,7 +64,8 @@ class FlatMean:
         is_anywhere = is_present if all(is_present) else (flags > 0).tolist()
         for parameter, mean, is_trained in zip(parameters, means, is_anywhere):
             if is_trained:
-                parameter.grad = mean.view_as(parameter)
+                # By `data` each has its own version, which a later pass into another leaves alone.
+                parameter.grad = mean.view_as(parameter).data
 
     def _send(self, message: torch.Tensor) -> None:
         """Collective: adds up `message` over ranks, in place."""

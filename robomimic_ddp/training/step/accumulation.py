@@ -76,13 +76,7 @@ class Accumulation:
                 with nullcontext() if index == last else self._waiting():
                     # Taken out of the list, so that a part's memory is free when it is done.
                     infos.append(host(batch.pop(0), *args, **kwargs))
-                if self.backward.calls == before:
-                    raise PlanError(
-                        f"{type(self.model).__name__}.train_on_batch does not call {NAME} of the "
-                        "host's torch_utils, so its micro-batches would each be a separate step. "
-                        "Train with ddp.accumulate=1, or let it step its optimizer through that "
-                        "function."
-                    )
+                _require_one_call(self.model, self.backward.calls - before)
         finally:
             self.backward.part = WHOLE
         self._steps += 1
@@ -117,6 +111,22 @@ class Accumulation:
                 if callable(getattr(ema, name, None)):
                     stack.enter_context(swapped(ema, name, lambda *_, **__: None))
             yield
+
+
+def _require_one_call(model: Any, calls: int) -> None:
+    """Raise PlanError where a micro-batch did not call `NAME` once: sums over micro-batches are of
+    one loss.
+    """
+    if calls == 1:
+        return
+    does, why = f"does not call {NAME}", "its micro-batches would each be a separate step"
+    if calls:
+        does = f"calls {NAME} {calls} times"
+        why = "a loss would drop, or be stepped with, what the micro-batches before left of another"
+    raise PlanError(
+        f"{type(model).__name__}.train_on_batch {does} of the host's torch_utils, so {why}. "
+        "Train with ddp.accumulate=1, or let it step its optimizer through that function, once."
+    )
 
 
 def _mean(values: list, weights: list[float]) -> Any:

@@ -226,6 +226,30 @@ def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
         assert word in str(caught.value)
 
 
+def zeroed_in_place(of_all_ranks: bool = False) -> torch.Tensor:
+    """Plain backward passes into the gradients of the step before; in this process, with the
+    samples `of_all_ranks`.
+    """
+    algo = make_algo()
+    sgd = torch.optim.SGD(algo.nets["actor"].parameters(), 0.1)
+    algo.optimizers = {"actor": sgd}
+    with ExitStack() as undo:
+        if not of_all_ranks:
+            optimizer_ddp.build(algo, Options(), undo)
+        for x in batches(2):
+            sgd.zero_grad(set_to_none=False)
+            x = x if of_all_ranks else x[group.rank() * BATCH :][:BATCH]
+            algo.nets["actor"](x).pow(2).mean().backward()
+            sgd.step()
+    return moved(algo)
+
+
+@pytest.mark.parity
+def test_gradients_that_are_zeroed_in_place_are_averaged_at_every_step(ranks):
+    for trained in ranks.run(zeroed_in_place):
+        assert torch.allclose(trained, zeroed_in_place(of_all_ranks=True), rtol=1e-12)
+
+
 def unused_parameters() -> list:
     """Gradients of three parameters: used on all ranks, on rank 1 only, on none."""
     gradients = []

@@ -178,6 +178,12 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
         prepared(algo, undo)
         with pytest.raises(PlanError, match="train_on_batch does not call backprop_for_loss"):
             algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
+    algo, once = Algo(), Algo.train_on_batch
+    algo.train_on_batch = lambda *args: [once(algo, *args), once(algo, *args)][1]
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        with pytest.raises(PlanError, match="calls backprop_for_loss 2 times"):
+            algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
     del torch_utils.backprop_for_loss
     with ExitStack() as undo, pytest.raises(PlanError, match="its host has no utils.torch_utils"):
         prepared(SimpleNamespace(nets=nn.ModuleDict()), undo)
