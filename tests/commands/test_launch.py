@@ -226,6 +226,7 @@ def test_gpus_that_only_torch_can_count(tmp_path, monkeypatch):
     devices.installed_gpus.cache_clear()
     assert devices.visible_devices({"CUDA_VISIBLE_DEVICES": "1,3"}) == ["1", "3"]
     assert len(devices.visible_devices({})) == 4
+    assert devices.visible_devices({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}) == []  # Slurm's for none
     devices.installed_gpus.cache_clear()
 
 

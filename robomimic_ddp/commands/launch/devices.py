@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from robomimic_ddp.errors import UsageError
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg")
 """Files of NVIDIA (a container may lack nvidia-smi), Jetson, AMD and WSL."""
+_DEVICE = re.compile(r"\d|GPU-|MIG-")
+"""The start of what CUDA takes for a device: not NoDevFiles, which Slurm gives jobs without one."""
 _CPU_RANKS = 16
 """The number of ranks that may start without a GPU, however few cores the machine has."""
 
@@ -53,7 +56,7 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
         return [str(index) for index in range(installed_gpus())]
     names = [name.strip() for name in visible.split(",")]
     # CUDA ends the list at the first invalid device.
-    names = list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+    names = list(itertools.takewhile(_DEVICE.match, names))
     numbers = [name for name in names if name.isdecimal()]
     if numbers and installed_gpus() == 0:
         return []

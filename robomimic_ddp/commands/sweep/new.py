@@ -86,6 +86,11 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
     """
     config, resolved = host_config.config_of_job(file, space.dot_list(settings))
     batch_per_rank(resolved.values, config.train.batch_size, 1)
+    if resolved.values.rollouts == "evaluate":
+        raise UsageError(
+            "ddp.rollouts=evaluate: a sweep compares what trainings log, and these would log no "
+            "episodes. Leave the option out, and evaluate the best trials later."
+        )
     return config
 
 

@@ -15,7 +15,10 @@ from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import ConfigError, UsageError
 
 SEED = "train.seed"
-_KEYS_OF_SWEEP = ("train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume")
+_KEYS_OF_SWEEP = (
+    *("train.output_dir", "experiment.name", "ddp.resume", "load_from", "resume"),
+    "debug",  # moves the run elsewhere
+)
 _RANGE = re.compile(r"(log|uniform|int)\(([^,]+),([^,]+)\)")
 _VAGUE = ("initial", "enabled", "name", "type")
 _LONGEST_NAME = 120
