@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,7 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
         speeds = {
             at[record["epoch"]]: record.get("samples_per_second", 0.0)
             for record in records
-            if record["phase"] == "train"
+            if record["phase"] == "train" and record.get("samples_per_second")
         }
         _curve(axes["speed"], [*speeds], [*speeds.values()], color=colour)
         if has_rollouts:
@@ -194,7 +195,9 @@ def _line(
     points = [
         (at[record["epoch"]], record["log"][key])
         for record in records
-        if record["phase"] == phase and tree.is_number(record["log"].get(key))
+        if record["phase"] == phase
+        and tree.is_number(value := record["log"].get(key))
+        and math.isfinite(value)  # one that is not would be in all means after it
     ]
     if not points:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -194,9 +194,17 @@ class Verifier(step_hooks.StepHook):
         )
         return counts
 
+    @cached_property
+    def _net(self) -> torch.nn.Module | None:
+        """A net of the algorithm: all change their mode together, and looking for one is slow."""
+        return next((module for _, module in host_algo.named_roots(self.algo)), None)
+
+    def _is_training(self) -> bool:
+        return self._net is not None and self._net.training
+
     def batch(self, batch: Any) -> None:
         """Collective before an epoch's first training batch."""
-        if not host_algo.is_training(self.algo):
+        if not self._is_training():
             return
         if self._before_batch is not None:
             self._before_batch()
@@ -209,7 +217,7 @@ class Verifier(step_hooks.StepHook):
     def after_step(self) -> None:
         """Not collective."""
         self._drawn.end()
-        if host_algo.is_training(self.algo):
+        if self._is_training():
             self._numbers.after_step()
             if not self._unstepped:
                 self._print_first()

@@ -84,6 +84,10 @@ def test_a_tensor_with_two_names_counts_once(write, tmp_path, capsys):
     mean = tmp_path / "mean.pth"
     assert command("average", tmp_path / "a.pth", tmp_path / "b.pth", "-o", mean) == 0
     assert "nets (17 numbers)" in capsys.readouterr().out
+    content |= {"model": {"nets": nets, "ema": None}, "shape_metadata": {"ac_dim": 7}}
+    torch.save(content, tmp_path / "c.pth")
+    assert command("export", tmp_path / "c.pth", tmp_path / "policy") == 0
+    assert "those of the nets, 17 numbers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,17 @@ def test_runs_with_other_samples_in_a_step_are_compared_by_samples(drawn, tmp_pa
     drawn.clear()
     plot.plot([runs[0], runs[0]], str(tmp_path / "same.png"))
     assert {tuple(at) for at, _, _ in drawn} == {(1, 2, 3, 4)}
+
+
+def test_one_infinite_loss_is_left_out_of_the_means(drawn, tmp_path):
+    run = Path(history(tmp_path / "a" / "1", 8, epochs=30))
+    lines = (run / "history.jsonl").read_text().splitlines()
+    record = json.loads(lines[2])
+    record["log"]["Loss"] = float("inf")
+    lines[2] = json.dumps(record)
+    (run / "history.jsonl").write_text("\n".join(lines))
+    plot.plot([run], str(tmp_path / "a.png"))
+    assert all(math.isfinite(value) for _, y, _ in drawn for value in y)
 
 
 def test_long_losses_are_smoothed(drawn, tmp_path):

@@ -162,6 +162,14 @@ def test_nothing_to_watch(tmp_path, capsys):
         assert "none is not a folder" in capsys.readouterr().err
 
 
+def test_ranks_that_a_resumed_run_has_no_longer_are_not_shown(tmp_path, capsys):
+    now = time.time()
+    present = [reported(rank, now, world_size=2) for rank in (0, 1)]
+    write(tmp_path, *present, reported(2, now - 900, finished="RuntimeError"))
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    assert "failed" not in capsys.readouterr().out
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize("damage", ["", '{"rank": 1, "wor', '{"rank": 1}', "[1]"])
 def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_path, capsys):

@@ -101,9 +101,9 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             yield several or f"after epoch {epoch}"
     for section, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
-        yield f"{section}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
+        yield f"{section}: {len(tensors)} tensors, {count(tensors):,} numbers, {layout}"
         for net, members in _by_net(tensors).items():
-            yield f"  {net}: {_count(members):,}"
+            yield f"  {net}: {count(members):,}"
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
     nets = _tensors(content["model"]).get("nets", {}).items()
@@ -267,7 +267,7 @@ def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
     return {section: dict(model[section]) for section in ("nets", "ema") if model.get(section)}
 
 
-def _count(tensors: Mapping[str, torch.Tensor]) -> int:
+def count(tensors: Mapping[str, torch.Tensor]) -> int:
     """Return how many numbers the tensors have; robomimic names those of image encoders twice."""
     return sum({(t.data_ptr(), t.shape): t.numel() for t in tensors.values()}.values())
 
@@ -275,7 +275,7 @@ def _count(tensors: Mapping[str, torch.Tensor]) -> int:
 def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sections of a checkpoint with their sizes."""
     for section, tensors in _tensors(content["model"]).items():
-        yield f"{section} ({_count(tensors):,} numbers)"
+        yield f"{section} ({count(tensors):,} numbers)"
 
 
 def config(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     config = {"algo_name": content["algo_name"], **contents.config(content)}
     rest = {key: value for key, value in content.items() if key not in ("model", "config")}
     statistics = {key: rest.pop(key) for key in list(rest) if key.endswith("normalization_stats")}
-    numbers = sum(tensor.numel() for tensor in tensors.values())
+    numbers = contents.count(tensors)
     kind = "averages of the nets (EMA)" if averaged else "those of the nets"
     weights = f"{kind}, {numbers:,} numbers"
     try:

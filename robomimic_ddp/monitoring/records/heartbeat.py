@@ -176,4 +176,7 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
             f"retrofit (the one with logs/ and models/){hint}. A rank that lives writes its file "
             "every few seconds, unless the disk is full."
         )
+    # Ranks that a resumed run has no longer have left their files.
+    world = max(states, key=lambda state: state["time"])["world_size"]
+    states = [state for state in states if state["rank"] < world]
     return sorted(states, key=lambda state: state["rank"]), damaged
