@@ -125,8 +125,6 @@ ROWS = (
     ),
 )
 PLOTS = (
-    ("a missing folder", "{folder}/none", ("none", FILE_NAME)),
-    ("a file", "{folder}/cli.txt", ("cli.txt", FILE_NAME)),
     ("no epoch yet", "{folder}/young", ("no training epoch yet",)),
     ("damaged", "{folder}/damaged", ("line 1", "is not a record")),
     ("not text", "{folder}/binary", (FILE_NAME, "UTF-8")),
@@ -135,6 +133,17 @@ PLOTS = (
 )
 PLOT_ROWS = (
     Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
+    *(
+        Row(
+            f"plot: {name}",
+            nothing,
+            ("plot",),
+            2,
+            (name, "is not a folder"),
+            (f"{{folder}}/{name}",),
+        )
+        for name in ("none", "cli.txt")
+    ),
     *(Row(f"plot: {row[0]}", nothing, ("plot",), 1, row[2], row[1].split()) for row in PLOTS),
 )
 HISTORIES = {
