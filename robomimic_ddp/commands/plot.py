@@ -93,7 +93,7 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
         _line(axes["loss"], at, records, "valid", "Loss", label=valid, linestyle="--", **style)
         _rates(axes["rate"], at, records, name if len(runs) > 1 else "", color=colour)
         speeds = {
-            at[record["epoch"]]: record.get("samples_per_second", 0.0)
+            at[record["epoch"]]: record["samples_per_second"]
             for record in records
             if record["phase"] == "train" and record.get("samples_per_second")
         }

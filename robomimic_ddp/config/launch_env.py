@@ -16,6 +16,7 @@ from robomimic_ddp.errors import LaunchError
 
 OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_RANK_NAMES = {*_LAUNCH_NAMES, "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}
 _LAST_PORT = 65535
 
 
@@ -53,6 +54,14 @@ class LaunchEnv:
     nodes: int | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that make a process a rank of a launcher's job, for a
+    program of a separate job.
+    """
+    names = _RANK_NAMES | {"MASTER_ADDR", "MASTER_PORT"}
+    return {name: text for name, text in environ.items() if name not in names}
 
 
 def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:

@@ -85,8 +85,8 @@ def test_robocasas_hosts_play_the_last_entry_with_its_own_horizon(tmp_path):
 
     def played(*data):
         text = json.dumps({"experiment": {"rollout": {"horizon": 400}}, "train": {"data": data}})
-        found = read(write(tmp_path / "a.pth", config=text, env_metadata=meta))
-        return [(env.name, env.number, env.dataset, env.horizon) for env in found.environments]
+        checkpoint = read(write(tmp_path / "a.pth", config=text, env_metadata=meta))
+        return [(env.name, env.number, env.dataset, env.horizon) for env in checkpoint.environments]
 
     long, left_out = {"path": "a", "horizon": 700}, {"path": "b", "do_eval": False, "horizon": 5}
     assert played(long) == [("Lift", 0, 0, 700)]

@@ -23,7 +23,7 @@ from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import show
 from robomimic_ddp.commands.sweep.study import REQUEUE, Sweep, Trial
-from robomimic_ddp.config import env, machine
+from robomimic_ddp.config import env, launch_env, machine
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 from robomimic_ddp.terminal import print_clean
@@ -31,11 +31,6 @@ from robomimic_ddp.terminal import print_clean
 _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
 """How often a training that a signal ended, as when memory runs out, is resumed."""
-_OF_A_JOB = frozenset(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"}
-    | {"MASTER_PORT", "GROUP_WORLD_SIZE"}
-)
-"""Variables by which Kubernetes and others make the worker a rank of a job: no trial is one."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -171,7 +166,7 @@ class Worker:
         torchrun_words = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", *flags]
         launcher = [*torchrun_words, *rendezvous.on_this_machine()] if self.ranks > 1 else []
         threads = max(1, machine.usable_cores() // (len(self.gpus) * self.ranks))
-        inherited = {k: text for k, text in env.variables().items() if k not in _OF_A_JOB}
+        inherited = launch_env.without_rank(env.variables())
         variables = {"OMP_NUM_THREADS": str(threads), **inherited, **variables}
         words = [sys.executable, *launcher, *self.program, *trial.words()]
         return training_process.start(words, log, {**variables, "CUDA_VISIBLE_DEVICES": gpus})

@@ -27,20 +27,25 @@ def shorten(algo: Any, factor: float, undo: ExitStack) -> None:
         return
     for _, part in host_algo.parts(algo):
         of_batches = getattr(part, "step_lr_schedulers_every_batch", None) or {}
-        for name, members in (getattr(part, "lr_schedulers", None) or {}).items():
+        for name, schedule in _schedules(part):
             if of_batches.get(name):
-                for schedule in members if isinstance(members, (list, tuple)) else [members]:
-                    _shorten(schedule, factor, undo)
+                _shorten(schedule, factor, undo)
 
 
 def present_rates(algo: Any) -> Iterator[float]:
     """Yield the learning rates that schedules of a function (LambdaLR) give at their place."""
     for _, part in host_algo.parts(algo):
-        for members in (getattr(part, "lr_schedulers", None) or {}).values():
-            for schedule in members if isinstance(members, (list, tuple)) else [members]:
-                if isinstance(schedule, lr_scheduler.LambdaLR):
-                    factors = (factor_of(schedule.last_epoch) for factor_of in schedule.lr_lambdas)
-                    yield from map(operator.mul, schedule.base_lrs, factors)
+        for _, schedule in _schedules(part):
+            if isinstance(schedule, lr_scheduler.LambdaLR):
+                factors = (factor_of(schedule.last_epoch) for factor_of in schedule.lr_lambdas)
+                yield from map(operator.mul, schedule.base_lrs, factors)
+
+
+def _schedules(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each schedule of a part of an algorithm, with the name of its optimizer."""
+    for name, members in (getattr(part, "lr_schedulers", None) or {}).items():
+        for schedule in members if isinstance(members, (list, tuple)) else [members]:
+            yield name, schedule
 
 
 def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:

@@ -73,8 +73,8 @@ def counted(directory, found=None):
 
 def test_a_rank_keeps_its_own_number(ranks, tmp_path):
     ranks.run(counted, tmp_path)
-    found = ranks.run(counted, tmp_path, FoundRun(tmp_path, "state"), world_size=3)
-    assert found == [(0, 5), (1, 5), (2, 5)]
+    counts = ranks.run(counted, tmp_path, FoundRun(tmp_path, "state"), world_size=3)
+    assert counts == [(0, 5), (1, 5), (2, 5)]
 
 
 def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):
