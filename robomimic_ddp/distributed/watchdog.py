@@ -56,6 +56,7 @@ def without_time_limit() -> Iterator[None]:
         yield
     finally:
         for watchdog, unheard in zip(_current, before):
+            watchdog.restart_wait()  # first: what was without a limit counts for none
             watchdog.ends_unheard = unheard
 
 

@@ -80,6 +80,10 @@ class Watchdog:
         self._step, self._part = self._step + 1, 0
         self._since = time.monotonic()
 
+    def restart_wait(self) -> None:
+        """Counts this rank's wait from now."""
+        self._since = time.monotonic()
+
     def began(self) -> None:
         """Records one more forward of a net in the current step."""
         self._part += 1
@@ -204,11 +208,12 @@ class Watchdog:
         warned_of = judged = None
         while not self._stop.wait(self.beat):
             here = (self._number, self._step)
+            ends_unheard = self.ends_unheard  # before the wait, which restarts before it is set
             waited = time.monotonic() - self._since
             try:
                 with suppress(StoreSilent):
                     self.ask(self._publish)
-                judges = self.ends_unheard and waited > last_chance and judged != here
+                judges = ends_unheard and waited > last_chance and judged != here
                 if judges and self._whom_it_waits_for():
                     judged = here
                     logger.error("%s. NCCL ends this rank now%s", self.verdict(), _recorded())

@@ -154,14 +154,12 @@ def slurm(tmp_path):
     }
 
 
-def test_the_folder_of_runs_is_one_line_of_the_plan():
-    """Where stopped jobs are found: other lines, such as the evaluation's, may follow it."""
-    script = (ROOT / "scripts" / "train_slurm.sbatch").read_text()
-    lines = [line for line in script.splitlines() if line.startswith('runs="$')]
-    plan = "ranks: 1\nruns: /data/my runs/lift\nevaluation: 3 worker(s)\ncommand: torchrun"
-    read = "\n".join([*lines, 'printf %s "$runs"'])
-    done = subprocess.run(["bash", "-c", read], env={"plan": plan}, capture_output=True, check=True)
-    assert len(lines) == 2 and done.stdout == b"/data/my runs/lift"
+def test_the_command_follows_the_folder_of_runs(start, folder, config):
+    """train_slurm.sbatch reads the folder from there."""
+    shown = start(*("--dry-run", "--evaluate", "--gpus", 2), CONFIG_PATH=str(config))
+    assert shown.returncode == 0, shown.stderr
+    between = shown.stdout.partition("\nruns: ")[2].partition("\ncommand: ")[0]
+    assert between.startswith(str(folder)) and "evaluation: " not in between, shown.stdout
 
 
 def group_members(process):

@@ -44,13 +44,13 @@ def run(command: str, args: argparse.Namespace) -> int:
         problem = error
     job = torchrun.command(settings, variables)
     say(_ranks_line(settings, job.ranks, variables))
-    folder = torchrun.runs_folder(settings)
-    if folder:
-        say(f"runs: {folder}")
     if job.evaluation:
         _, workers, _, gpus = job.evaluation
         where = f"GPU {gpus}" if gpus else "the CPU, at a lower priority than the ranks"
         say(f"evaluation: {workers} worker(s) on {where}, once the run has its folder")
+    folder = torchrun.runs_folder(settings)
+    if folder:  # train_slurm.sbatch reads it: all until the command, since names may have lines
+        say(f"runs: {folder}")
     shown = {**_import_path(variables), **job.added}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
     print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
