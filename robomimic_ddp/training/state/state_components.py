@@ -154,12 +154,16 @@ class EpochSteps(Component):
         progress = self.run.progress.part
         if progress.epoch is None:
             return None
-        return {"epoch": progress.epoch, "steps": progress.steps, "total": progress.total}
+        steps_before, samples_before = progress.before
+        samples = (progress.steps - steps_before) * self.run.plan.samples_per_step
+        counts = {"steps": progress.steps, "samples": samples_before + samples}
+        return {"epoch": progress.epoch, **counts, "total": progress.total}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is not None:
             progress = self.run.progress.part
             progress.steps, progress.total = state["steps"], self._new_total(state, saved)
+            progress.before = state["steps"], state["samples"]
 
     def _new_total(self, state: Mapping[str, Any], saved: Mapping[str, Any]) -> int:
         """Return the steps of an epoch that is a pass: those that are done, and as many as the
@@ -176,9 +180,7 @@ class EpochSteps(Component):
 
 
 class StepLogs(Component):
-    """The logs of those steps. On another number of ranks the main rank takes all of them, where
-    they are sums.
-    """
+    """The logs of those steps. On another number of ranks the main rank takes all, as sums."""
 
     name, per_rank = "logs", True
 
@@ -197,10 +199,12 @@ class StepLogs(Component):
         if saved["world_size"] == self.run.plan.world_size:
             progress.logs.samples, progress.logs.totals = state["samples"], state["totals"]
             progress.logs.spreads, progress.step_logs = state["spreads"], state["step_logs"]
-        elif group.is_main() and group.world_size() > 1:
+        elif group.is_main():
             for of_rank in states:
                 progress.logs.add(of_rank["samples"], of_rank["totals"])
             progress.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
+            for log in states[0]["step_logs"]:  # of one rank
+                progress.logs.add_step(saved["samples_per_step"], log)
 
 
 KINDS: tuple[type[Component], ...] = (
