@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from robomimic_ddp import checkpoint
@@ -207,6 +208,26 @@ class StepLogs(Component):
                 progress.logs.add_step(saved["samples_per_step"], log)
 
 
+class LoggedValues(Component):
+    """Values of which the host's DataLogger logs mean, minimum and maximum over the run so far."""
+
+    name = "logged_values"
+
+    def state_dict(self) -> dict[str, list[float]]:
+        numbers = {}
+        for key, values in self._values().items():
+            with suppress(TypeError, ValueError):  # what another host's logger has
+                numbers[key] = [float(value) for value in values]
+        return numbers
+
+    def load_state_dict(self, state: Mapping[str, list[float]], saved: Mapping[str, Any]) -> None:
+        self._values().update(state)
+
+    def _values(self) -> dict[str, Any]:
+        values = getattr(getattr(self.run.output.pictures, "logger", None), "_data", None)
+        return values if isinstance(values, dict) else {}
+
+
 KINDS: tuple[type[Component], ...] = (
     Model,
     GradientOrders,
@@ -215,6 +236,7 @@ KINDS: tuple[type[Component], ...] = (
     GradScaler,
     EpochSteps,
     StepLogs,
+    LoggedValues,
     RandomStreams,
 )
 """In the order in which they are restored: random streams last, after what may draw from them."""
