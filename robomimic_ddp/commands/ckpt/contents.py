@@ -27,10 +27,12 @@ MEAN_OF = "mean_of_epochs"
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
 _DEFINING = re.compile(
-    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
-    r"num_data_workers|cuda)$)"
+    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_path|data_cache_dir|num_epochs|"
+    r"batch_size|num_data_workers|hdf5_cache_mode|hdf5_use_swmr|num_parallel_calls|cuda)$)"
 )
 """Settings that all checkpoints of a run have in common, even after it was resumed."""
+_PATHS, _FOLDERS = ("train.data", "train.rlds_schema"), re.compile(r'(?<=")[^"]*/(?=[^"/])')
+"""Of these settings the names of files and folders, since data may have moved."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -192,7 +194,11 @@ def _settings(content: Mapping[str, Any]) -> dict[str, str]:
         settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
     else:
         settings = {}
-    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
+    return {
+        key: _FOLDERS.sub("", value) if key in _PATHS else value
+        for key, value in settings.items()
+        if _DEFINING.match(key)
+    }
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
