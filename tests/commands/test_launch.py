@@ -270,23 +270,31 @@ def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tm
     assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
 
 
-STUCK = """
-import subprocess, sys, time
+LAUNCHER = """
+import ctypes, sys, time
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from robomimic_ddp.commands.launch import quiet_torchrun
-def torchrun():  # waits for a node that is lost, in torch
-    rank = subprocess.Popen(["true"])  # without a name it is asked how it has ended
-    time.sleep(100)
-quiet_torchrun.torchrun = torchrun
-quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
-sys.argv.append("--rdzv_endpoint=node01:29400")
+if "lost" in sys.argv:
+    # torchrun starts its ranks, and then waits, in torch, for a node that is lost.
+    LocalElasticAgent._monitor_workers = lambda *_: time.sleep(100)
+else:
+    PR_SET_CHILD_SUBREAPER = 36  # orphans become children of this process, as of a container's first
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 1.0
 sys.exit(quiet_torchrun.main())
 """
+RANK = 'true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 4'
+"""A rank that fails at its first attempt, and leaves a process, which ends, at each of them."""
 
 
-def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks():
-    result = run(None, sys.executable, "-c", STUCK, timeout=90)
-    assert result.returncode == 1 and not result.timed_out, result
-    assert "the launcher at node01:29400 does not answer, so this one ends" in result.stderr
+@pytest.mark.parametrize("lost", ["lost", "none"])
+def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks(lost):
+    """It does not take the orphans of a rank, which a container's first process gets, for ranks."""
+    words = [*rendezvous.on_this_machine(), "--max_restarts=1", "--no-python", "sh", "-c", RANK]
+    result = run(None, sys.executable, "-c", LAUNCHER, *words, lost, timeout=90)
+    assert result.returncode == (lost == "lost") and not result.timed_out, result
+    message = "the launcher at localhost:0 does not answer, so this one ends"
+    assert (message in result.stderr) == (lost == "lost"), result
 
 
 def not_reached():
