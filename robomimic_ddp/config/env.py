@@ -241,9 +241,9 @@ def resume_note() -> Iterator[Path]:
             del os.environ[RESUME_NOTE]
 
 
-def become(command: list[str], added: Mapping[str, str]) -> None:
-    """Replaces this process by `command`, with the variables `added`. Does not return."""
-    os.execvpe(command[0], command, {**os.environ, **added})
+def become(command: list[str], variables: Mapping[str, str]) -> None:
+    """Replaces this process by `command`, with these variables alone. Does not return."""
+    os.execvpe(command[0], command, variables)
 
 
 def child_environment(python_path: list[str]) -> dict[str, str]:

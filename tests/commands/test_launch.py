@@ -251,6 +251,19 @@ def test_one_node(printed, config):
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
 
 
+def test_torchrun_gets_no_defaults_of_a_pod(launch, config):
+    """It would wait for other nodes; an id of the job and a folder for logs are the user's."""
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_LOG_DIR": "/logs", "WORLD_SIZE": "8"}
+    code, out, err = launch("--config", config(), *ENTRY, **pod)
+    ((_, variables),) = launch.started
+    assert code == 0 and "PET_NNODES, PET_NODE_RANK: launch has --gpus, --nodes" in err
+    assert {name: variables.get(name) for name in pod} == dict.fromkeys(pod) | {
+        "PET_LOG_DIR": "/logs"
+    }
+    assert variables["ROBOMIMIC_DDP_LR_SCALING"] == "linear"
+    assert "command: env -u PET_NNODES -u PET_NODE_RANK ROBOMIMIC_DDP_LR_SCALING=linear" in out
+
+
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
@@ -278,12 +291,12 @@ if "lost" in sys.argv:
     # torchrun starts its ranks, and then waits, in torch, for a node that is lost.
     LocalElasticAgent._monitor_workers = lambda *_: time.sleep(100)
 else:
-    PR_SET_CHILD_SUBREAPER = 36  # orphans become children of this process, as of a container's first
+    PR_SET_CHILD_SUBREAPER = 36  # as a container's first process, this one gets orphans
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 1.0
 sys.exit(quiet_torchrun.main())
 """
-RANK = 'true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 4'
+RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 4"
 """A rank that fails at its first attempt, and leaves a process, which ends, at each of them."""
 
 

@@ -108,7 +108,8 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
     monkeypatch.setattr(training_process, "start", lambda *call: started.append(call))
     monkeypatch.setattr(machine, "usable_cores", lambda: 13)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):  # as in a pod of a Kubernetes job
+    pod = {"RANK", "WORLD_SIZE", "MASTER_PORT", "PET_NNODES"}  # of a Kubernetes job
+    for name in pod:
         monkeypatch.setenv(name, "2")
     made = make("train.seed=5")
     (trial,) = made.trials()
@@ -118,7 +119,7 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
         words, _, variables = started.pop()
         assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
         assert variables["OMP_NUM_THREADS"] == threads
-        assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & variables.keys()
+        assert not pod & variables.keys()
         assert ("torch.distributed.run" in words) == (f"--nproc_per_node={ranks}" in words)
         assert ("torch.distributed.run" in words) == (ranks > 1)
         assert words[-7:] == [
