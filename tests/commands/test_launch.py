@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -422,6 +423,33 @@ def test_the_folder_of_the_runs_is_printed(launch, config):
         path = config(train={"output_dir": output}, experiment={"name": "e"})
         out = launch("--config", path, "--dry-run")[1]
         assert out.partition("\n")[2].partition("command: ")[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "folder"),
+    [
+        ("train_rlds", [], "/data/7/e-7"),
+        ("train_rlds", ["train.seed=8", "experiment.name=f-${train.seed}"], "/data/8/f-8"),
+        ("train_rlds", ["debug=true"], "/scratch/tmp_trained_models/e-7"),
+        ("train", [], "/data/${train.seed}/e-${train.seed}"),
+        ("train", ["--name", "f", "--resume"], "/data/${train.seed}/f"),
+        ("train", ["--name=f", "--debug"], "/tmp/tmp_trained_models/f"),
+    ],
+)
+def test_the_folder_of_the_runs_is_the_ranks(module, words, folder, launch, config, monkeypatch):
+    """References are robomimic_ddp's: a host's train.py takes them for text."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch")
+    train = {"output_dir": "/data/${train.seed}", "seed": 7}
+    path = config(train=train, experiment={"name": "e-${train.seed}"})
+    words = ("--config", path, "--dry-run", "--module", f"lab.{module}", "--", *words)
+    assert f"\nruns: {folder}\ncommand: " in launch(*words)[1]
+
+
+@pytest.mark.bad_input
+def test_a_reference_to_nothing_is_refused_before_ranks_start(launch, config):
+    path = config(experiment={"name": "${train.sed}"})
+    code, _, err = launch("--config", path, "--module", "lab.train_rlds")
+    assert code == 1 and "train.sed" in err and not launch.started
 
 
 def test_a_python_that_cannot_train_is_named():
