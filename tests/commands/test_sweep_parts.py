@@ -153,7 +153,7 @@ def test_a_training_renders_on_its_gpu(make, monkeypatch):
 
 
 def test_a_trial_of_another_container_is_not_awaited(make, monkeypatch):
-    """Its worker has a number of its own container, whatever name both have."""
+    """Each container numbers processes separately, and both may have the same name."""
     monkeypatch.setattr(training_process, "start", lambda *_: None)
     made = make("train.seed=5")
     first = Worker(made, [""])

@@ -54,7 +54,7 @@ def test_the_gpus_that_the_user_chose_are_repeated(monkeypatch):
     assert env.chosen_gpus() == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert env.chosen_gpus() == "", "the next job has GPUs of its own"
+    assert env.chosen_gpus() == "", "the next job has other GPUs"
 
 
 def test_what_the_shell_would_not_find_is_named():
