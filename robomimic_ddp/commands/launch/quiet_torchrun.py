@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -26,6 +27,7 @@ from torch.distributed.run import main as torchrun
 from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
@@ -42,11 +44,12 @@ def main() -> int:
     failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
     tell how its ranks have ended.
     """
-    with env.resume_note() as note:
+    with env.resume_note() as note, _ranks() as ranks:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
         ended = threading.Event()
         if hasattr(os, "waitid"):
-            threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
+            stuck = (ranks, evaluation, ended)
+            threading.Thread(target=_end_if_stuck, args=stuck, daemon=True).start()
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
@@ -134,16 +137,28 @@ def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) ->
             )
 
 
-def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
-    """End this process when a rank has ended and torchrun does not ask how: it waits for a node
-    that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has `ended`.
+@contextmanager
+def _ranks() -> Iterator[Sequence[int]]:
+    """For the block, the process ids of the ranks that torchrun has started last."""
+    ranks: list[int] = []
+    begin = PContext.start
+
+    def start(context: PContext) -> None:
+        begin(context)
+        ranks[:] = context.pids().values()
+
+    with swapped(PContext, "start", start):
+        yield ranks
+
+
+def _end_if_stuck(ranks: Sequence[int], evaluation: Evaluation, ended: threading.Event) -> None:
+    """End this process when one of `ranks` has ended and torchrun does not ask how: it waits for a
+    node that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has
+    `ended`. Other processes are not asked: in a container, orphans of the ranks may be ours.
     """
     rank, since = None, time.monotonic()
     while not ended.wait(_LOOK_SECONDS):
-        before, rank = rank, None
-        with suppress(ChildProcessError):
-            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            rank = child and child.si_pid
+        before, rank = rank, next(filter(_has_ended, tuple(ranks)), None)
         if rank is None or rank != before:
             since = time.monotonic()
         elif time.monotonic() - since > _STUCK_SECONDS:
@@ -154,6 +169,14 @@ def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
                 file=sys.stderr,
             )
             os._exit(EXIT_REFUSED)
+
+
+def _has_ended(rank: int) -> bool:
+    """Return whether a rank has ended and torchrun has not asked how."""
+    with suppress(ChildProcessError):
+        ended = os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None
+    return False
 
 
 if __name__ == "__main__":
