@@ -115,3 +115,8 @@ def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total):
         assert (record["steps"], record["samples"]) == (steps, before + own * samples)
         speed = own * samples / record["seconds"]
         assert record["samples_per_second"] == pytest.approx(speed)
+
+
+def test_a_log_that_json_cannot_have_does_not_end_the_training(tmp_path, capsys):
+    history.try_to_append(tmp_path, {"epoch": 1, "phase": "train", "log": {("a", 1): 2.0}})
+    assert "history.jsonl lacks an epoch's log: keys must be str" in capsys.readouterr().err
