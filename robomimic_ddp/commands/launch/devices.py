@@ -76,8 +76,8 @@ def numa_binding(variables: Mapping[str, str]) -> bool:
     nor on a node where all memory is equally near. torchrun fails where its program numactl is not
     installed, and where this process may use none of a GPU's cores.
     """
-    nodes, own = machine.numa_nodes(), machine.own_cores()
-    is_possible = shutil.which("numactl") is not None and not any(map({*own}.isdisjoint, nodes))
+    nodes, cores = machine.numa_nodes(), {*machine.own_cores()}
+    is_possible = shutil.which("numactl") is not None and not any(map(cores.isdisjoint, nodes))
     return len(nodes) > 1 and is_possible and bool(visible_devices(variables))
 
 
