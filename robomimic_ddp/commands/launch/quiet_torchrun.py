@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
@@ -24,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
@@ -33,6 +35,10 @@ from robomimic_ddp.terminal import print_clean
 
 _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
 """torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+"""Signals that torchrun handles once it has started its ranks; before that, the first process of a
+container, to which Linux sends none that it does not handle, would wait for other nodes.
+"""
 _STORE_ERROR = getattr(dist, "DistError", RuntimeError)
 """Where the first node is lost after all have met; torch 2.0 has no type for it."""
 _WAIT_SECONDS = 60.0
@@ -53,11 +59,13 @@ def main() -> int:
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
+            watching = other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE))
+            with watching, training_process.handling(_ENDS, _on_signal):
                 torchrun()
             is_complete = True
         except SignalException as interrupt:
-            outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
+            outcome = "the ranks have ended" if ranks else "no ranks were started"
+            outcome += f" after {signal.Signals(interrupt.sigval).name}"
             code = 128 + interrupt.sigval
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
@@ -81,6 +89,10 @@ def main() -> int:
         with suppress(OSError):  # a closed terminal: scripts read the code
             print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
+
+
+def _on_signal(number: int, frame: Any) -> None:
+    raise SignalException("before the ranks", signal.Signals(number))
 
 
 def _not_met(error: Exception) -> str:
