@@ -10,6 +10,7 @@ import torch
 from robomimic_ddp.data.rlds.loaders import base
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Prefetcher, moved
+from robomimic_ddp.data.rlds.loaders.remote import Delivered
 from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 
@@ -102,6 +103,11 @@ def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(load, monk
         assert torch.equal(one["index"], other["index"])
         assert torch.equal(one["actions"], other["actions"])
     assert bound == [device] and sent_to == [device] * len(batches)
+
+
+def test_bytes_that_are_no_text_are_replaced():
+    batch = base.to_torch(Delivered({}, [b"open \xff", b"lift"]))
+    assert batch["language"] == ["open \ufffd", "lift"]
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])
