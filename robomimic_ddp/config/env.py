@@ -45,6 +45,18 @@ def launcher() -> str | None:
     return f"{host_name()}:{parent}:{started}"
 
 
+def process_space() -> str:
+    """Return a name of where this process's number is unique: this machine since it was started, or
+    a container. Containers of one machine, or of several, may share a host name.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return f"{host_name()}:{boot}:{os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # no /proc
+        return host_name()
+
+
 def adopted_by_init(parent: int) -> bool:
     """Return whether `parent`, this process's parent, is init, which adopts the children of a dead
     process. In a container process 1 may be the launcher itself, which runs the same Python.
@@ -78,8 +90,15 @@ def rendering_on(gpu: int) -> Iterator[None]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [str(gpu)] * (gpu + 1) if visible is None else visible.replace(" ", "").split(",")
     number = numbers[gpu] if gpu < len(numbers) else ""
-    with _added(dict.fromkeys(_RENDERING, number) if number.isdecimal() else {}):
+    with _added(rendering_variables(number)):
         yield
+
+
+def rendering_variables(gpu: str) -> dict[str, str]:
+    """Return the variables by which simulators render on the machine's GPU number `gpu`; none for
+    another name of a GPU, or for several.
+    """
+    return dict.fromkeys(_RENDERING, gpu) if gpu.isdecimal() else {}
 
 
 def _added(texts: Mapping[str, str]) -> AbstractContextManager[None]:
@@ -119,6 +138,13 @@ def command_line() -> list[str]:
 def python_path() -> str:
     """Return PYTHONPATH as this process has it; "" without one."""
     return os.environ.get("PYTHONPATH", "")
+
+
+def chosen_gpus() -> str:
+    """Return CUDA_VISIBLE_DEVICES; "" without it, and where Slurm has set it: the GPUs of another
+    allocation have other numbers.
+    """
+    return "" if "SLURM_JOB_ID" in os.environ else os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def working_folder() -> str:
@@ -241,9 +267,9 @@ def resume_note() -> Iterator[Path]:
             del os.environ[RESUME_NOTE]
 
 
-def become(command: list[str], added: Mapping[str, str]) -> None:
-    """Replaces this process by `command`, with the variables `added`. Does not return."""
-    os.execvpe(command[0], command, {**os.environ, **added})
+def become(command: list[str], variables: Mapping[str, str]) -> None:
+    """Replaces this process by `command`, with these variables alone. Does not return."""
+    os.execvpe(command[0], command, variables)
 
 
 def child_environment(python_path: list[str]) -> dict[str, str]:
@@ -261,9 +287,8 @@ def simulator_environment(gpu: str) -> dict[str, str]:
     """Environment for a process that simulates: it sees and renders on `gpu` alone ("": none), and
     off screen where there is no display. Variables for rendering that the user has set stay.
     """
-    variables = {**child_environment([]), "CUDA_VISIBLE_DEVICES": gpu}
-    for name in _RENDERING if gpu.isdecimal() else ():
-        variables.setdefault(name, gpu)
+    visible = {"CUDA_VISIBLE_DEVICES": gpu}
+    variables = {**rendering_variables(gpu), **child_environment([]), **visible}
     if {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"}.isdisjoint(variables):
         # Where the library is missing, `import mujoco` would fail, which may render nothing.
         names = ("egl", "osmesa") if gpu else ("osmesa", "egl")

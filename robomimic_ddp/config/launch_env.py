@@ -18,6 +18,14 @@ OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _RANK_NAMES = {*_LAUNCH_NAMES, "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}
 _LAST_PORT = 65535
+_TORCHRUN_DEFAULTS = frozenset(
+    f"PET_{name}"
+    for name in (
+        *("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("RDZV_BACKEND", "RDZV_ENDPOINT", "STANDALONE", "MAX_RESTARTS"),
+    )
+)
+"""What torchrun reads where a flag is left out: which ranks there are, and where nodes meet."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,18 @@ class LaunchEnv:
 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that make a process a rank of a launcher's job, for a
-    program of a separate job.
+    """Return the variables without those that make a process a rank of a launcher's job, and
+    without those of `torchrun_defaults`, for a program or a torchrun of a separate job.
     """
-    names = _RANK_NAMES | {"MASTER_ADDR", "MASTER_PORT"}
+    names = _RANK_NAMES | {"MASTER_ADDR", "MASTER_PORT"} | _TORCHRUN_DEFAULTS
     return {name: text for name, text in environ.items() if name not in names}
+
+
+def torchrun_defaults(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that torchrun takes for flags of `launch`, such as those
+    of a Kubeflow pod, in which a job of one node would wait for the others.
+    """
+    return sorted(_TORCHRUN_DEFAULTS & environ.keys())
 
 
 def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:

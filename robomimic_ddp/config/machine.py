@@ -31,9 +31,14 @@ def own_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> int:
-    """Return how many parts of this machine's memory are near to some cores; 1 if unknown."""
-    return max(1, len(list(folder.glob("node[0-9]*"))))
+def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> list[set[int]]:
+    """Return the cores near each part of this machine's memory; none where that is unknown."""
+    texts = (file.read_text(encoding="ascii") for file in folder.glob("node[0-9]*/cpulist"))
+    spans = ([span.split("-") for span in text.strip().split(",") if span] for text in texts)
+    nodes = (
+        {core for ends in of for core in range(int(ends[0]), int(ends[-1]) + 1)} for of in spans
+    )
+    return [node for node in nodes if node]
 
 
 def usable_cores() -> int:

@@ -18,11 +18,13 @@ def build(
     python_path: str = "",
     interpreter: str = "",
     folder: str = "",
+    gpus: str = "",
 ) -> str:
     """Return what to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
-    Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where
+    Options in its environment are repeated, and `python_path`, its PYTHONPATH, and `gpus`, its
+    CUDA_VISIBLE_DEVICES. `interpreter`: where
     the shell would not find this one's `python` and `torchrun`. `folder`: where it runs; from
     another one `-m` may find an unedited host, and each rank would train alone. Several nodes and
     launchers other than torchrun have addresses and flags of which a rank knows nothing: then it is
@@ -38,8 +40,9 @@ def build(
     if not program or (launch.launched and not one_node):
         where = " on every node" if launch.elastic and not one_node else ""
         return f"{' '.join(added)}, before the same command{where}"
-    if python_path:
-        added.insert(0, f"PYTHONPATH={shlex.quote(python_path)}")
+    for name, text in (("CUDA_VISIBLE_DEVICES", gpus), ("PYTHONPATH", python_path)):
+        if text:
+            added.insert(0, f"{name}={shlex.quote(text)}")
     start = [interpreter or "python"]
     if one_node:
         torchrun = [interpreter, "-m", "torch.distributed.run"] if interpreter else ["torchrun"]

@@ -57,15 +57,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) or getattr(value, "shape", None) == ()
 
 
-def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[str, Any]:
+def of_all_steps(
+    log: dict[str, Any], part: EpochPart, continued: bool, batch_size: int
+) -> dict[str, Any]:
     """Collective: return the log of the epoch over all ranks and steps, from the host's of its last
     part.
 
     On several ranks the mean over ranks (`mean_over_ranks`); on one the host's own, or, where the
     epoch was continued after a resume, the mean of each number over all of its steps (Time_* and
-    what is not numbers: of the rest).
+    what is not numbers: of the rest). batch_size: samples in a step of one rank.
     """
-    if group.world_size() > 1:
+    if group.world_size() == 1 and part.logs.totals:  # it has begun on several ranks
+        for step_log in part.step_logs:
+            part.logs.add_step(batch_size, step_log)
+    if part.logs.totals or group.world_size() > 1:
         return mean_over_ranks(log, part.logs, continued)
     if not continued:
         return log

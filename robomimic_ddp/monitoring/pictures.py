@@ -99,7 +99,12 @@ def _frames(path: Any) -> np.ndarray:
     """Some frames of the video [N, H, W, C], read with what hosts write it with."""
     import imageio
 
+    frames, interval = [], 1
     with imageio.get_reader(path) as reader:
-        frames = [np.asarray(frame) for frame in reader]
+        for number, frame in enumerate(reader):
+            if number % interval == 0:
+                frames.append(np.asarray(frame))
+            if len(frames) == 2 * _SHOWN:  # a long video would fill the memory
+                frames, interval = frames[::2], 2 * interval
     chosen = np.linspace(0, len(frames) - 1, min(_SHOWN, len(frames))).round().astype(int)
     return np.stack([frames[number] for number in chosen])

@@ -80,10 +80,12 @@ class BatchLogs:
                 "number of samples behind that log is unknown and it cannot be averaged over "
                 "ranks. Call process_batch_for_training on each batch first, as robomimic does."
             )
-        samples = samples_in(batch)
-        means = numbers_of(step_log)
-        self.add(samples, {key: (mean * samples, samples) for key, mean in means.items()})
-        spreads = _spreads_of(means) if is_training else {}
+        self.add_step(samples_in(batch), numbers_of(step_log), is_training)
+
+    def add_step(self, samples: int, log: Mapping[str, float], is_training: bool = True) -> None:
+        """Adds the log of a batch, numbers only."""
+        self.add(samples, {key: (mean * samples, samples) for key, mean in log.items()})
+        spreads = _spreads_of(log) if is_training else {}
         if spreads:
             self.spreads.append([samples, spreads])
 
@@ -98,10 +100,10 @@ class BatchLogs:
 class EpochPart:
     """The finished steps of one train epoch and their logs, to stop inside the epoch and resume.
 
-    logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, for
-    bitwise the host's mean; total: steps of an epoch that is a pass of its loader, None if the
-    host's config sets them; after_step: called after each step; after_training: after the last step
-    of the epoch. Both may raise.
+    before: steps and samples (of all ranks) before the run was resumed; logs: the sums of several
+    ranks' `BatchLogs`; step_logs: on one rank each step's log, for bitwise the host's mean; total:
+    steps of an epoch that is a pass of its loader, None if the host's config sets them; after_step:
+    called after each step; after_training: after the last step of the epoch. Both may raise.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class EpochPart:
     def begin(self) -> None:
         """Resets to no steps."""
         self.epoch: int | None = None
-        self.steps = 0
+        self.steps, self.before = 0, (0, 0)
         self.total: int | None = None
         self.logs = BatchLogs()
         self.step_logs: list[dict[str, float]] = []

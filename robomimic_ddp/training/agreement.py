@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -38,7 +39,9 @@ def join(
     cores_of_node = group.cores_of_node()
     cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
     of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
-    settings = run.settings.on_node(plan_of(of_node), cores)
+    # A launcher may have bound each rank to some cores, such as torchrun's --numa-binding.
+    cores_of_ranks = machine.within_core_limit(len({*itertools.chain(*cores_of_node)}))
+    settings = run.settings.on_node(plan_of(of_node, cores=cores_of_ranks), cores)
     run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
     run.output.node_messages.joined(restarts)
     require_same_job(run)

@@ -85,7 +85,7 @@ class _Epoch:
         if not self.validates:
             self.part = run.progress.part
             self.part.epoch = self.number
-        self.done_before = self.part.steps
+        self.done_before, self.samples_before = self.part.steps, self.part.before[1]
         self.stepped_before = 0 if run.guard is None else run.guard.steps
         self._set_steps(call)
         self.pace = throughput.Pace(counts_steps=self.is_logged and not self.validates)
@@ -210,7 +210,8 @@ class _Epoch:
             watchdog.reached(f"{self.place} log")
             if not self.validates:
                 self.part.after_training()
-            log = metrics.of_all_steps(log, self.part, continued=self.done_before > 0)
+            batch_size = self.run.plan.samples_per_step
+            log = metrics.of_all_steps(log, self.part, self.done_before > 0, batch_size)
             self.part.begin()
         if not self.validates:
             reducers = optimizer_ddp.reducers(self.model)
@@ -244,15 +245,14 @@ class _Epoch:
         """Append the epoch to the run's history, on the main rank."""
         if self.run.output.directory is None or not group.is_main():
             return
-        per_step = self.run.plan.samples_per_step
-        speed = (self.steps - self.done_before) * per_step / seconds
+        samples = (self.steps - self.done_before) * self.run.plan.samples_per_step
         content = {
             "epoch": self.number,
             "phase": "valid" if self.validates else "train",
             "steps": self.steps,
-            "samples": 0 if self.validates else self.steps * per_step,
+            "samples": 0 if self.validates else self.samples_before + samples,
             "seconds": seconds,
-            "samples_per_second": 0.0 if self.validates else speed,
+            "samples_per_second": 0.0 if self.validates else samples / seconds,
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
         history.try_to_append(self.run.output.directory, content)

@@ -293,6 +293,22 @@ def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, c
     assert (message or "") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        ({"data": "/a/ph/low_dim.hdf5"}, {"data": "~/b/low_dim.hdf5"}, True),
+        ({"data": [{"path": "/a/x.hdf5"}]}, {"data": [{"path": "x.hdf5"}]}, True),
+        ({"data_path": "/a", "batch_size": 8}, {"data_path": "/b", "batch_size": 4}, True),
+        ({"data": "/a/ph.hdf5"}, {"data": "/a/mh.hdf5"}, False),
+        ({"action_keys": ["a/x"]}, {"action_keys": ["b/x"]}, False),
+    ],
+)
+def test_a_run_whose_data_has_moved_has_a_mean(write, tmp_path, first, second, is_one):
+    configs = [json.dumps({"train": settings}) for settings in (first, second)]
+    files = [write(f"{number}.pth", config=config) for number, config in enumerate(configs)]
+    assert command("average", *files, "-o", tmp_path / "mean.pth") == (not is_one)
+
+
 @pytest.mark.bad_input
 def test_states_of_unlike_runs_have_no_mean(tmp_path, capsys):
     paths = []

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -104,11 +106,14 @@ def printed(launch, config):
         (["--nodes", "2"], "--nodes without --rdzv"),
         (["--rdzv", "h:1"], "--rdzv without --nodes"),
         (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
+        (["--nodes", "2", "--rdzv", "h:0"], "--rdzv: 0: expected a whole number from 1 to 65535"),
+        (["--nodes", "2", "--rdzv", "h:99999"], "from 1 to 65535"),
         (["--lr-scaling", "cubic"], "--lr-scaling: cubic: expected none | linear"),
         (["--port", "99999"], "from 1 to 65535"),
         (["--module", "a b"], "dotted name"),
         (["--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
         (["--", ""], "found ''"),
+        (["--", "load_from=b.json"], "'load_from=b.json': the ranks would read that file, and"),
         ([*ENTRY, "--gpus", "4", "--", "ddp.batch=huge"], "per_rank | global"),
     ],
 )
@@ -251,6 +256,19 @@ def test_one_node(printed, config):
     assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
 
 
+def test_torchrun_gets_no_defaults_of_a_pod(launch, config):
+    """It would wait for other nodes; an id of the job and a folder for logs are the user's."""
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_LOG_DIR": "/logs", "WORLD_SIZE": "8"}
+    code, out, err = launch("--config", config(), *ENTRY, **pod)
+    ((_, variables),) = launch.started
+    assert code == 0 and "PET_NNODES, PET_NODE_RANK: launch has --gpus, --nodes" in err
+    assert {name: variables.get(name) for name in pod} == dict.fromkeys(pod) | {
+        "PET_LOG_DIR": "/logs"
+    }
+    assert variables["ROBOMIMIC_DDP_LR_SCALING"] == "linear"
+    assert "command: env -u PET_NNODES -u PET_NODE_RANK ROBOMIMIC_DDP_LR_SCALING=linear" in out
+
+
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [((75, -15), 75), ((1, -15), 1), ((75, 1), 1), ((-15, -15), 1)],
@@ -270,23 +288,31 @@ def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tm
     assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
 
 
-STUCK = """
-import subprocess, sys, time
+LAUNCHER = """
+import ctypes, sys, time
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from robomimic_ddp.commands.launch import quiet_torchrun
-def torchrun():  # waits for a node that is lost, in torch
-    rank = subprocess.Popen(["true"])  # without a name it is asked how it has ended
-    time.sleep(100)
-quiet_torchrun.torchrun = torchrun
-quiet_torchrun._LOOK_SECONDS = quiet_torchrun._STUCK_SECONDS = 0.1
-sys.argv.append("--rdzv_endpoint=node01:29400")
+if "lost" in sys.argv:
+    # torchrun starts its ranks, and then waits, in torch, for a node that is lost.
+    LocalElasticAgent._monitor_workers = lambda *_: time.sleep(100)
+else:
+    PR_SET_CHILD_SUBREAPER = 36  # as a container's first process, this one gets orphans
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 1.0
 sys.exit(quiet_torchrun.main())
 """
+RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 4"
+"""A rank that fails at its first attempt, and leaves a process, which ends, at each of them."""
 
 
-def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks():
-    result = run(None, sys.executable, "-c", STUCK, timeout=90)
-    assert result.returncode == 1 and not result.timed_out, result
-    assert "the launcher at node01:29400 does not answer, so this one ends" in result.stderr
+@pytest.mark.parametrize("lost", ["lost", "none"])
+def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks(lost):
+    """It does not take the orphans of a rank, which a container's first process gets, for ranks."""
+    words = [*rendezvous.on_this_machine(), "--max_restarts=1", "--no-python", "sh", "-c", RANK]
+    result = run(None, sys.executable, "-c", LAUNCHER, *words, lost, timeout=90)
+    assert result.returncode == (lost == "lost") and not result.timed_out, result
+    message = "the launcher at localhost:0 does not answer, so this one ends"
+    assert (message in result.stderr) == (lost == "lost"), result
 
 
 def not_reached():
@@ -358,21 +384,45 @@ def test_torchrun_leaves_an_ignored_hangup_alone():
     assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")
 
 
-def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(printed, monkeypatch, tmp_path):
-    for name in ("node0", "node1", "possible"):
-        (tmp_path / name).mkdir()
-    assert machine.numa_nodes(tmp_path) == 2 and machine.numa_nodes(tmp_path / "none") == 1
-    monkeypatch.setattr(machine, "numa_nodes", lambda: 2)
+@pytest.fixture
+def two_sockets(monkeypatch, tmp_path):
+    """A node with two GPUs, cores 0 to 3 in two sockets, and numactl, which torchrun runs."""
+    (tmp_path / "numactl").write_text("#!/bin/sh\n")
+    (tmp_path / "numactl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "numa_nodes", lambda: [{0, 1}, {2, 3}])
+    monkeypatch.setattr(machine, "own_cores", lambda: (1, 2))
     monkeypatch.setattr(devices, "installed_gpus", lambda: 2)
     monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
-    flag, gpus = " --numa_binding=node ", {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert flag in printed(**gpus)[0]
-    assert flag not in printed(CUDA_VISIBLE_DEVICES="")[0], "torchrun needs GPUs for it"
-    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda name: name != "numa_binding")
-    assert flag not in printed(**gpus)[0]
-    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
-    monkeypatch.setattr(machine, "numa_nodes", lambda: 1)
-    assert flag not in printed(**gpus)[0]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "is_bound"),
+    [
+        (machine, "usable_cores", lambda: 2, True),
+        (machine, "numa_nodes", lambda: [{0, 1, 2, 3}], False),
+        (machine, "numa_nodes", lambda: [], False),
+        (machine, "own_cores", lambda: (0, 1), False),
+        (torchrun, "_torchrun_knows", lambda name: name != "numa_binding", False),
+        (shutil, "which", lambda name: None, False),
+    ],
+)
+def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(
+    owner, name, value, is_bound, two_sockets, printed, monkeypatch
+):
+    """And where torchrun can bind them, which fails otherwise."""
+    monkeypatch.setattr(owner, name, value)
+    words = printed(CUDA_VISIBLE_DEVICES="0,1")[0]
+    assert (" --numa_binding=node " in words) == is_bound
+    assert "--numa_binding" not in printed(CUDA_VISIBLE_DEVICES="")[0], "torchrun needs GPUs for it"
+
+
+def test_the_cores_near_each_part_of_the_memory(tmp_path):
+    for name, cores in {"node0": "0-1,8", "node1": "2\n", "node2": "\n", "possible": "3"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(cores)
+    assert sorted(machine.numa_nodes(tmp_path), key=min) == [{0, 1, 8}, {2}]
+    assert machine.numa_nodes(tmp_path / "none") == []
 
 
 def test_several_nodes(printed):
@@ -401,6 +451,33 @@ def test_the_folder_of_the_runs_is_printed(launch, config):
         path = config(train={"output_dir": output}, experiment={"name": "e"})
         out = launch("--config", path, "--dry-run")[1]
         assert out.partition("\n")[2].partition("command: ")[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "folder"),
+    [
+        ("train_rlds", [], "/data/7/e-7"),
+        ("train_rlds", ["train.seed=8", "experiment.name=f-${train.seed}"], "/data/8/f-8"),
+        ("train_rlds", ["debug=true"], "/scratch/tmp_trained_models/e-7"),
+        ("train", [], "/data/${train.seed}/e-${train.seed}"),
+        ("train", ["--name", "f", "--resume"], "/data/${train.seed}/f"),
+        ("train", ["--name=f", "--debug"], "/tmp/tmp_trained_models/f"),
+    ],
+)
+def test_the_folder_of_the_runs_is_the_ranks(module, words, folder, launch, config, monkeypatch):
+    """References are robomimic_ddp's: a host's train.py takes them for text."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch")
+    train = {"output_dir": "/data/${train.seed}", "seed": 7}
+    path = config(train=train, experiment={"name": "e-${train.seed}"})
+    words = ("--config", path, "--dry-run", "--module", f"lab.{module}", "--", *words)
+    assert f"\nruns: {folder}\ncommand: " in launch(*words)[1]
+
+
+@pytest.mark.bad_input
+def test_a_reference_to_nothing_is_refused_before_ranks_start(launch, config):
+    path = config(experiment={"name": "${train.sed}"})
+    code, _, err = launch("--config", path, "--module", "lab.train_rlds")
+    assert code == 1 and "train.sed" in err and not launch.started
 
 
 def test_a_python_that_cannot_train_is_named():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -86,6 +87,18 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(node
     text = surplus.read_text()
     assert "Traceback" not in text, text
     assert f"launch: the job at {nodes.endpoint} has ended, or its first node or the" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_that_waits_for_nodes_ends_on_a_signal(number, nodes):
+    """Linux sends the first process of a container only those that it handles."""
+    output = nodes.start("first", "rank.py")
+    wait_for("has been waiting at", [output])
+    nodes.launchers[0].send_signal(number)
+    assert nodes.wait() == [128 + number]
+    text = output.read_text()
+    assert f"launch: no ranks were started after {number.name}\n" in text, text
+    assert "Traceback" not in text, text
 
 
 HANGS = """

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from robomimic_ddp import cli
 from robomimic_ddp.commands import figures, plot
 from robomimic_ddp.errors import EXIT_DONE, DataError
+from robomimic_ddp.monitoring.records import evaluation
+from robomimic_ddp.monitoring.records import history as history_record
 
 
 def history(folder: Path, samples: int, epochs: int = 4) -> str:
@@ -115,6 +117,18 @@ def test_a_run_that_has_not_finished_is_marked(drawn, tmp_path):
     plot.plot(runs, str(tmp_path / "a.png"))
     labels = {style["label"] for _, _, style in drawn if style.get("label")}
     assert labels == {"whole", "part (incomplete)", "strange"}
+
+
+def test_a_mean_of_checkpoints_is_a_point_beside_the_curve(drawn, tmp_path):
+    run = Path(history(tmp_path / "a" / "1", 8))
+    rollout = {"epoch": 4, "env": "lift", "log": {plot.SUCCESS: 0.5}}
+    history_record.append(run, {**rollout, "phase": "rollout"})
+    result = {**rollout, "kind": "result", "weights": "w", "episodes": 4, "interval": [0.2, 1.0]}
+    log = {plot.SUCCESS: 0.75}
+    evaluation.append(run, {**result, "checkpoint": "mean.pth", "mean_of": "epochs", "log": log})
+    plot.plot([run], str(tmp_path / "a.png"))
+    assert [([4], [rate]) for rate in (0.5, 0.75)] == [curve[:2] for curve in drawn[4:]]
+    assert drawn[-1][2]["label"] == "a, mean of checkpoints"
 
 
 def test_numbers_of_an_axis_are_short():

@@ -197,6 +197,15 @@ def test_an_unedited_host_trains_nothing(make, capsys):
     assert "robomimic-ddp apply" in capsys.readouterr().err
 
 
+def test_a_batch_that_does_not_split_over_the_ranks_begins_no_trial(make, capsys, monkeypatch):
+    """Every trial would fail, and a failed trial is not trained again."""
+    monkeypatch.setattr(command.checks, "require_patched", lambda: "")
+    made = make("ddp.batch=global", "train.batch_size=4,5")
+    assert sweep("run", made.directory, "--ranks", "2") == EXIT_REFUSED
+    assert "train.batch_size=5 with ddp.batch=global does not split" in capsys.readouterr().err
+    assert [entry.state for entry in made.trials()] == ["waiting"] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "visible", "gpus"),
     [

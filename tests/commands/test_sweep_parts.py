@@ -11,8 +11,8 @@ import pytest
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, space, study
-from robomimic_ddp.commands.sweep.worker import Worker
-from robomimic_ddp.config import machine
+from robomimic_ddp.commands.sweep.worker import Worker, _is_orphan
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import EXIT_REFUSED, UsageError
 
@@ -108,7 +108,8 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
     monkeypatch.setattr(training_process, "start", lambda *call: started.append(call))
     monkeypatch.setattr(machine, "usable_cores", lambda: 13)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):  # as in a pod of a Kubernetes job
+    pod = {"RANK", "WORLD_SIZE", "MASTER_PORT", "PET_NNODES"}  # of a Kubernetes job
+    for name in pod:
         monkeypatch.setenv(name, "2")
     made = make("train.seed=5")
     (trial,) = made.trials()
@@ -118,7 +119,7 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
         words, _, variables = started.pop()
         assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
         assert variables["OMP_NUM_THREADS"] == threads
-        assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & variables.keys()
+        assert not pod & variables.keys()
         assert ("torch.distributed.run" in words) == (f"--nproc_per_node={ranks}" in words)
         assert ("torch.distributed.run" in words) == (ranks > 1)
         assert words[-7:] == [
@@ -130,6 +131,38 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
             f'experiment.name="{trial.name}"',
             'ddp.resume="auto"',
         ]
+
+
+def test_a_training_renders_on_its_gpu(make, monkeypatch):
+    """Not on the first one, as all would by default; the user's choice stays."""
+    names = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    started = []
+    monkeypatch.setattr(training_process, "start", lambda *call: started.append(call[2]))
+    made = make("train.seed=5")
+    (trial,) = made.trials()
+    trial = trial.begin()
+    for chosen, gpus, numbers in ((None, "3", ["3", "3"]), ("1", "3", ["1", "3"]), (None, "", [])):
+        with monkeypatch.context() as patch:
+            if chosen:
+                patch.setenv(names[0], chosen)
+            Worker(made, ["2", gpus])._start_training(trial, gpus, None)
+        variables = started.pop()
+        assert [variables[name] for name in names if name in variables] == numbers
+
+
+def test_a_trial_of_another_container_is_not_awaited(make, monkeypatch):
+    """Each container numbers processes separately, and both may have the same name."""
+    monkeypatch.setattr(training_process, "start", lambda *_: None)
+    made = make("train.seed=5")
+    first = Worker(made, [""])
+    assert first._begin(made.trials()[0], "")
+    (trial,) = made.trials()
+    assert trial.is_locked and _is_orphan(trial)
+    monkeypatch.setattr(env, "process_space", lambda: f"{env.host_name()}:another")
+    assert not _is_orphan(trial) and not Worker(made, [""])._begin_trials()
+    first.jobs[0].log.close()
 
 
 def test_a_training_that_is_killed_again_and_again_fails(make, capsys):

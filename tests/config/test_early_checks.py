@@ -59,6 +59,7 @@ MISTAKES = {
     "option in the file": ([], {"ddp": {"acumulate": 2}}, "Did you mean ddp.accumulate?"),
     "key in the file": ([], {"train": {"nm_epochs": 1}}, "closest valid key is train.num_epochs"),
     "no name": ([], {"algo_name": 3}, "algo_name=3"),
+    "batch": (["ddp.batch=global", "ddp.accumulate=3"], {}, "=global does not split over 1 ranks"),
     "value in the file": ([], {"train": {"seed": -4}}, "train.seed=-4: expected a whole number"),
 }
 

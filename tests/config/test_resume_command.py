@@ -44,6 +44,19 @@ def test_options_in_the_environment_are_repeated():
     assert resume_command.build(launch, ["python", "train.py"]) == expected
 
 
+def test_the_gpus_that_the_user_chose_are_repeated(monkeypatch):
+    """Else it would train on the first ones, where another run may be."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
+    said = resume_command.build(LaunchEnv(), WORDS, "/host", gpus=env.chosen_gpus())
+    assert said.startswith("PYTHONPATH=/host CUDA_VISIBLE_DEVICES=2,GPU-5a ROBOMIMIC_DDP_RESUME=")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert env.chosen_gpus() == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert env.chosen_gpus() == "", "the next job has other GPUs"
+
+
 def test_what_the_shell_would_not_find_is_named():
     """A host on PYTHONPATH, in an environment that is not active."""
     said = resume_command.build(LaunchEnv(**TORCHRUN), WORDS, "/my host:/x", "/env/bin/python3")

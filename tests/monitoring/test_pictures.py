@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from contextlib import ExitStack
 from types import ModuleType, SimpleNamespace
 
 import imageio
@@ -116,9 +118,10 @@ def test_a_logger_before_robomimic_0_5_takes_images_with_an_axis_of_samples(tmp_
 
 
 def test_a_resumed_run_has_its_first_batch(present, tmp_path):
-    present.resume.found = object()
-    present.logger(str(tmp_path), config_of("one"), log_tb=True).close()
+    present.resume.source = object()
+    logger = present.logger(str(tmp_path), config_of("one"), log_tb=True)
     present.output.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
+    logger.close()
     assert b"First_Batch" not in tags(tmp_path)
 
 
@@ -130,6 +133,33 @@ def test_without_logs_and_without_images_nothing_happens(present, tmp_path):
     present.output.pictures.videos(None, 1)
     logger.close()
     assert b"First_Batch" not in tags(tmp_path)
+
+
+class Reader(ExitStack):
+    """A video of `count` frames, and the most that were in memory at once."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count, self.most = count, 0
+
+    def __iter__(self):
+        frames = []
+        for number in range(self.count):
+            frame = np.full((8, 8, 3), number)
+            frames.append(weakref.ref(frame))
+            yield frame
+            self.most = max(self.most, sum(ref() is not None for ref in frames))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 17, 500])
+def test_few_frames_of_a_long_video_are_in_memory(count, monkeypatch):
+    reader = Reader(count)
+    monkeypatch.setattr(imageio, "get_reader", lambda path: reader)
+    numbers = pictures._frames("a.mp4")[:, 0, 0, 0].tolist()
+    gaps = np.diff(numbers)
+    assert reader.most <= 20 and len(numbers) == min(8, count) and numbers[0] == 0
+    assert (gaps > 0).all() and 4 * count / 5 <= numbers[-1] + count / 8 + 1
+    assert count < 17 or gaps.max() <= count / 4
 
 
 def test_what_cannot_be_drawn_is_a_warning(present, tmp_path, capsys):

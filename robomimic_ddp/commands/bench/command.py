@@ -22,7 +22,7 @@ from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.bench import report
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import end_with_parent, env, tree
+from robomimic_ddp.config import end_with_parent, env, launch_env, tree
 from robomimic_ddp.config.host import json_config
 from robomimic_ddp.errors import EXIT_DONE, LaunchError, UsageError
 from robomimic_ddp.monitoring.records import history
@@ -170,7 +170,8 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
         added = {**command.added, "TMPDIR": str(output.parent)}  # removed with it
         tie = end_with_parent.ending_with(os.getpid(), signal.SIGTERM)
         # As torchrun sets it for several ranks: one rank would compute with the cores of all.
-        variables = {"OMP_NUM_THREADS": "1", **variables, **added}
+        inherited = launch_env.without_rank(variables)
+        variables = {"OMP_NUM_THREADS": "1", **inherited, **added}
         process = training_process.start(command.quiet, file, variables, tie)
     try:
         code = process.wait()

@@ -103,9 +103,9 @@ def _rewrite(args: argparse.Namespace) -> None:
             f"--output {args.output!r} already exists. Name another file, or replace it with "
             "--force."
         )
-    from robomimic_ddp.commands.ckpt import contents
+    from robomimic_ddp.commands.ckpt import averaging, contents
 
-    content = contents.averaged([contents.read(path) for path in sources], sources)
+    content = averaging.averaged([contents.read(path) for path in sources], sources)
     content = contents.converted(content, args.layout, args.ema, sources[0])
     contents.write(content, output)
     parts = filter(None, [contents.mean_of(content), *contents.section_sizes(content)])

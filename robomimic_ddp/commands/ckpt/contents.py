@@ -1,8 +1,7 @@
-"""The contents of a checkpoint: described, in another layout, and the mean of several."""
+"""The contents of a checkpoint: described, and in another layout."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from numbers import Integral
@@ -26,11 +25,6 @@ MEAN_OF = "mean_of_epochs"
 """Key of a checkpoint that is the mean of several."""
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
-_DEFINING = re.compile(
-    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
-    r"num_data_workers|cuda)$)"
-)
-"""Settings that all checkpoints of a run have in common, even after it was resumed."""
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -99,113 +93,28 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         epoch, several = tree.at(content, "variable_state.epoch"), mean_of(content)
         if several or epoch is not None:
             yield several or f"after epoch {epoch}"
-    for section, tensors in _tensors(content["model"]).items():
+    for section, tensors in sections_of(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{section}: {len(tensors)} tensors, {count(tensors):,} numbers, {layout}"
         for net, members in _by_net(tensors).items():
             yield f"  {net}: {count(members):,}"
         if keys:
             yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
-    nets = _tensors(content["model"]).get("nets", {}).items()
+    nets = sections_of(content["model"]).get("nets", {}).items()
     if sizes := net_sizes.note(((key, value.shape) for key, value in nets), config(content)):
         yield f"net: {sizes}"
     if others := [key for key in content["model"] if key not in ("nets", "ema")]:
         yield f"also: {', '.join(map(str, others))}"
 
 
-def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """Return the first checkpoint with the mean of all checkpoints' nets and averages, computed in
-    float64, and without optimizers. Tensors that are not floating point are those of the first.
-    MEAN_OF has the epochs of all. Raises CheckpointError, with file and key, if they do not match.
-    """
-    if len(contents) == 1:
-        return contents[0]
-    for name, content in zip(names[1:], contents[1:]):
-        _require_one_run(contents[0], content, f"{name} and {names[0]}")
-    all_sections = [_tensors(content["model"]) for content in contents]
-    mean: dict[str, Any] = {}
-    for section, first in all_sections[0].items():
-        for name, sections in zip(names[1:], all_sections[1:]):
-            _require_alike(first, sections.get(section), f"{name} and {names[0]}: {section}")
-        for name, tensors in zip(names, all_sections):
-            _require_finite(tensors[section], f"{name}: {section}")
-        mean[section] = _mean([tensors[section] for tensors in all_sections])
-    epochs = []
-    for name, content in zip(names, contents):
-        try:
-            epochs.append(saved_epoch(content, Path(name).name))
-        except ValueError as error:
-            raise CheckpointError(f"{name}: {error}; expected a whole number.") from None
-    return {**contents[0], "model": mean, MEAN_OF: epochs}
-
-
 def mean_of(content: Mapping[str, Any]) -> str:
     """Return the checkpoints whose mean this one is, in words; "" for any other."""
     epochs = content.get(MEAN_OF)
-    if not isinstance(epochs, list) or not all(type(epoch) is int for epoch in epochs):
+    if not isinstance(epochs, list) or {type(epoch) for epoch in epochs} != {int}:
         return ""
     listed = ", ".join(map(str, epochs[:_MOST_LISTED])) + ", ..." * (len(epochs) > _MOST_LISTED)
     when = f", after epochs {listed}" if all(epochs) else ""
     return f"the mean of {len(epochs)} checkpoints{when}"
-
-
-def _mean(sections: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    means: dict[tuple, torch.Tensor] = {}  # by memory: what has two names stays one tensor
-    result = {}
-    for key, first in sections[0].items():
-        tensors = [section[key] for section in sections]
-        place = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
-        if place not in means and first.is_floating_point():
-            first = torch.stack(tensors).double().mean(0).to(first.dtype)
-        result[key] = means.setdefault(place, first)
-    return result
-
-
-def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    broken = [key for key, value in tensors.items() if not safe_load.is_finite(value).all()]
-    if broken:
-        raise CheckpointError(
-            f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}, "
-            "and so would the mean. Leave this checkpoint out."
-        )
-
-
-def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError, with the first difference, for checkpoints of different trainings."""
-    settings, others = _settings(first), _settings(other)
-    for key in sorted({*settings, *others}) if settings and others else ():
-        values = [values.get(key, "nothing") for values in (others, settings)]
-        if values[0] != values[1]:
-            raise CheckpointError(
-                f"{where} are of different trainings: {key} is {values[0][:80]} and "
-                f"{values[1][:80]}. Average checkpoints of one run."
-            )
-
-
-def _settings(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that determine the weights, as JSON; {} if there is no config."""
-    if "ddp_state" in content:
-        saved = tree.at(content, "ddp_state.defines.config")
-        settings = dict(saved) if isinstance(saved, dict) else {}
-    elif "config" in content:
-        named = tree.named({**config(content), "algo_name": content.get("algo_name")})
-        settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
-    else:
-        settings = {}
-    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
-
-
-def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
-    kinds, others = (
-        {key: (tensor.shape, tensor.is_floating_point()) for key, tensor in tensors.items()}
-        for tensors in (first, other or {})
-    )
-    unlike = sorted({key for key, _ in kinds.items() ^ others.items()})
-    if unlike:
-        raise CheckpointError(
-            f"{where} differ in {len(unlike)} tensor(s), such as {unlike[0]}: only checkpoints of "
-            "the same nets in the same layout can be averaged."
-        )
 
 
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
@@ -213,7 +122,7 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
 
     Raises CheckpointError if it has no averaged weights.
     """
-    sections = _tensors(content["model"])
+    sections = sections_of(content["model"])
     if ema:
         if "ema" not in sections:
             raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
@@ -262,7 +171,7 @@ def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
     }
 
 
-def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
+def sections_of(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
     """Return the tensors of "nets" and "ema", as far as present."""
     return {section: dict(model[section]) for section in ("nets", "ema") if model.get(section)}
 
@@ -274,8 +183,8 @@ def count(tensors: Mapping[str, torch.Tensor]) -> int:
 
 def section_sizes(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sections of a checkpoint with their sizes."""
-    for section, tensors in _tensors(content["model"]).items():
-        yield f"{section} ({count(tensors):,} numbers)"
+    for section, members in sections_of(content["model"]).items():
+        yield f"{section} ({count(members):,} numbers)"
 
 
 def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -288,9 +197,12 @@ def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
-    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
+    """Return the epoch in a checkpoint, or else in its name, or 0; of a mean the last one. Raises
+    ValueError.
+    """
     epochs = (tree.at(content, f"{part}.epoch") for part in ("variable_state", "ddp_state"))
     epoch = next((epoch for epoch in epochs if epoch is not None), None)
+    epoch = max(content[MEAN_OF]) if mean_of(content) else epoch
     if epoch is None:
         match = _EPOCH.search(file_name)
         return int(match[1]) if match else 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import Context, Finding, fail, ok
 from robomimic_ddp.commands.launch import devices
-from robomimic_ddp.config import launch_env, machine
+from robomimic_ddp.config import env, launch_env, machine
 from robomimic_ddp.config.planning import parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.terminal import announce, print_clean
@@ -41,7 +41,8 @@ def check_ranks(context: Context) -> Iterator[Finding]:
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     program = [f"--nproc_per_node={ranks}", "-m", "robomimic_ddp.commands.doctor.round_trip"]
     announce(f"starting {ranks} rank(s)")
-    code, text = machine.output_of(sys.executable, *launcher, *program)
+    variables = launch_env.without_rank(env.variables())
+    code, text = machine.output_of(sys.executable, *launcher, *program, variables=variables)
     if code == 0 and (answer := re.search(_ANSWER, text)):
         yield ok(f"{ranks} rank(s) {answer[0]}")
         return

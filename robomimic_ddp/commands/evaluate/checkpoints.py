@@ -45,7 +45,7 @@ class Environment:
 @dataclass(frozen=True)
 class Checkpoint:
     """A complete checkpoint. shown: its name in the run; file: its `signature`; weights: their
-    digest.
+    digest; mean_of: the checkpoints whose mean it is, in words.
     """
 
     shown: str
@@ -54,6 +54,7 @@ class Checkpoint:
     weights: str
     environments: tuple[Environment, ...]
     config: Mapping[str, Any]
+    mean_of: str = ""
 
     def number(self, key: str, default: int) -> int:
         """Return a whole number of the checkpoint's config."""
@@ -186,7 +187,8 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
             "experiment.additional_envs."
         )
     weights = contents.weights_digest(content, file[0]) if with_weights else ""
-    return Checkpoint(file[0], file, epoch, weights, environments, config)
+    mean_of = contents.mean_of(content)
+    return Checkpoint(file[0], file, epoch, weights, environments, config, mean_of)
 
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:

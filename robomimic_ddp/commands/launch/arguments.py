@@ -51,6 +51,15 @@ def _matching(pattern: str, expected: str) -> Callable[[str], str]:
     return convert
 
 
+def _address(text: str) -> str:
+    """Return HOST:PORT. With port 0 each node would wait for the others at another one."""
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[\w.\-\[\]:]+", host):
+        raise argparse.ArgumentTypeError(f"{text}: expected HOST:PORT, such as node01:29400")
+    _port(port)
+    return text
+
+
 _lr_scaling = _matching("|".join(_RULES), " | ".join(_RULES))
 _gpus, _port = whole_number(1), whole_number(1, 65535)
 VARIABLES = {
@@ -89,7 +98,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=whole_number(1), metavar="N", help=what)
     add(
         "--rdzv",
-        type=_matching(r"[\w.\-\[\]:]+:\d+", "HOST:PORT, such as node01:29400"),
+        type=_address,
         metavar="HOST:PORT",
         help="where the nodes meet: a port of the first node that all nodes can reach",
     )
@@ -145,6 +154,11 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
             "node give neither (its port is --port)."
         )
     for word in settings.overrides if settings.takes_dot_list else ():
+        if word.startswith("load_from="):
+            raise UsageError(
+                f"after -- found {word!r}: the ranks would read that file, and launch --config "
+                f"{settings.config}. Give one config, with --config."
+            )
         if not _OVERRIDE.match(word):
             raise UsageError(
                 f"after -- found {word!r}, expected key=value: {settings.module} reads nothing "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments, devices
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, launch_env
 from robomimic_ddp.errors import EXIT_DONE, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import print_clean, say
 
@@ -51,14 +51,23 @@ def run(command: str, args: argparse.Namespace) -> int:
     folder = torchrun.runs_folder(settings)
     if folder:  # train_slurm.sbatch reads it: all until the command, since names may have lines
         say(f"runs: {folder}")
+    ignored = launch_env.torchrun_defaults(variables)
+    without = ["env", *(f"-u {name}" for name in ignored)] if ignored else []
     shown = {**_import_path(variables), **job.added}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-    print_clean(" ".join(["command:", *assignments, shlex.join(job.words)]))
+    print_clean(" ".join(["command:", *without, *assignments, shlex.join(job.words)]))
+    if ignored:
+        say(
+            f"robomimic-ddp: note: torchrun does not get {', '.join(ignored)}: launch has --gpus, "
+            "--nodes, --rdzv, --port and --max-restarts for it",
+            file=sys.stderr,
+        )
     if problem is not None:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
     if not settings.dry_run:
         evaluation = {env.EVALUATE: shlex.join(job.evaluation)} if job.evaluation else {}
-        env.become(job.quiet, {**job.added, **evaluation})
+        inherited = launch_env.without_rank(variables)
+        env.become(job.quiet, {**inherited, **job.added, **evaluation})
     return EXIT_DONE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,9 +73,12 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
 
 def numa_binding(variables: Mapping[str, str]) -> bool:
     """Return whether each rank should run on the cores and memory near its GPU: not without GPUs,
-    nor on a node where all memory is equally near.
+    nor on a node where all memory is equally near. torchrun fails where its program numactl is not
+    installed, and where this process may use none of a GPU's cores.
     """
-    return machine.numa_nodes() > 1 and bool(visible_devices(variables))
+    nodes, cores = machine.numa_nodes(), {*machine.own_cores()}
+    is_possible = shutil.which("numactl") is not None and not any(map(cores.isdisjoint, nodes))
+    return len(nodes) > 1 and is_possible and bool(visible_devices(variables))
 
 
 @functools.cache

@@ -29,11 +29,8 @@ class Evaluation:
             self.thread.start()
 
     def _watch(self) -> None:
-        while not self.ended.wait(_LOOK_SECONDS):
-            if self.process is None:
-                self._begin()
-            else:
-                self.process.poll()  # quiet_torchrun takes other ended processes for ranks
+        while self.process is None and not self.ended.wait(_LOOK_SECONDS):
+            self._begin()
 
     def _begin(self) -> None:
         directory = self.note.read_text(encoding="utf-8") if self.note.exists() else ""

@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -23,14 +25,20 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.run import main as torchrun
 
+from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
 _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
 """torchrun asks for its ranks' exit codes every 0.1 s, and for 30 s not while it ends some."""
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+"""Signals that torchrun handles once it has started its ranks; before that, the first process of a
+container, to which Linux sends none that it does not handle, would wait for other nodes.
+"""
 _STORE_ERROR = getattr(dist, "DistError", RuntimeError)
 """Where the first node is lost after all have met; torch 2.0 has no type for it."""
 _WAIT_SECONDS = 60.0
@@ -42,19 +50,22 @@ def main() -> int:
     failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
     tell how its ranks have ended.
     """
-    with env.resume_note() as note:
+    with env.resume_note() as note, _ranks() as ranks:
         evaluation, is_complete = Evaluation(note, env.evaluation()), False
         ended = threading.Event()
         if hasattr(os, "waitid"):
-            threading.Thread(target=_end_if_stuck, args=(evaluation, ended), daemon=True).start()
+            stuck = (ranks, evaluation, ended)
+            threading.Thread(target=_end_if_stuck, args=stuck, daemon=True).start()
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
+            watching = other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE))
+            with watching, training_process.handling(_ENDS, _on_signal):
                 torchrun()
             is_complete = True
         except SignalException as interrupt:
-            outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
+            outcome = "the ranks have ended" if ranks else "no ranks were started"
+            outcome += f" after {signal.Signals(interrupt.sigval).name}"
             code = 128 + interrupt.sigval
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
@@ -78,6 +89,10 @@ def main() -> int:
         with suppress(OSError):  # a closed terminal: scripts read the code
             print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
+
+
+def _on_signal(number: int, frame: Any) -> None:
+    raise SignalException("before the ranks", signal.Signals(number))
 
 
 def _not_met(error: Exception) -> str:
@@ -134,16 +149,28 @@ def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) ->
             )
 
 
-def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
-    """End this process when a rank has ended and torchrun does not ask how: it waits for a node
-    that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has `ended`.
+@contextmanager
+def _ranks() -> Iterator[Sequence[int]]:
+    """For the block, the process ids of the ranks that torchrun has started last."""
+    ranks: list[int] = []
+    begin = PContext.start
+
+    def start(context: PContext) -> None:
+        begin(context)
+        ranks[:] = context.pids().values()
+
+    with swapped(PContext, "start", start):
+        yield ranks
+
+
+def _end_if_stuck(ranks: Sequence[int], evaluation: Evaluation, ended: threading.Event) -> None:
+    """End this process when one of `ranks` has ended and torchrun does not ask how: it waits for a
+    node that is lost, until TCP gives up, about 16 minutes later. Returns once torchrun has
+    `ended`. Other processes are not asked: in a container, orphans of the ranks may be ours.
     """
     rank, since = None, time.monotonic()
     while not ended.wait(_LOOK_SECONDS):
-        before, rank = rank, None
-        with suppress(ChildProcessError):
-            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            rank = child and child.si_pid
+        before, rank = rank, next(filter(_has_ended, tuple(ranks)), None)
         if rank is None or rank != before:
             since = time.monotonic()
         elif time.monotonic() - since > _STUCK_SECONDS:
@@ -154,6 +181,14 @@ def _end_if_stuck(evaluation: Evaluation, ended: threading.Event) -> None:
                 file=sys.stderr,
             )
             os._exit(EXIT_REFUSED)
+
+
+def _has_ended(rank: int) -> bool:
+    """Return whether a rank has ended and torchrun has not asked how."""
+    with suppress(ChildProcessError):
+        ended = os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None
+    return False
 
 
 if __name__ == "__main__":

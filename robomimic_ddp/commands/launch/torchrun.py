@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import machine, options, paths, tree
+from robomimic_ddp.config.host import host_config
 from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist
-from robomimic_ddp.config.host.json_config import read_json
+from robomimic_ddp.config.host.json_config import read_json, refuse_resolvers
 from robomimic_ddp.config.launch_env import OPTION_PREFIX, option_texts
 from robomimic_ddp.distributed import rendezvous
 
@@ -93,15 +94,24 @@ def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
 
 
 def runs_folder(settings: Settings) -> Path | None:
-    """Return the folder of the experiment's runs; None if only the host knows it."""
-    words = [word for word in settings.overrides if settings.takes_dot_list and "=" in word]
-    layers = [parse_dotlist(words), read_json(settings.config, "--config ")]
-
-    def value(key: str) -> Any:
-        return next(filter(None, (tree.at(layer, key) for layer in layers)), "")
-
-    output = paths.expanded(value("train.output_dir"))
-    name = str(value("experiment.name"))
+    """Return the folder of the experiment's runs; None if only the host knows it. Raises
+    ConfigError.
+    """
+    config = read_json(settings.config, "--config ")
+    if settings.takes_dot_list:
+        refuse_resolvers(config, settings.config)
+        config = host_config.merged(
+            config, parse_dotlist([w for w in settings.overrides if "=" in w])
+        )
+        name, is_short, folder = None, config.get("debug"), host_config.debug_folder()
+    else:
+        host = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        host.add_argument("--name", nargs="?")
+        host.add_argument("--debug", action="store_true")
+        flags, _ = host.parse_known_args(settings.overrides)
+        name, is_short, folder = flags.name, flags.debug, Path("/tmp/tmp_trained_models")
+    output = folder if is_short else paths.expanded(tree.at(config, "train.output_dir") or "")
+    name = str(name or tree.at(config, "experiment.name") or "")
     return output / name if name and output.is_absolute() else None
 
 

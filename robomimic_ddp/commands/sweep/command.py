@@ -88,11 +88,13 @@ def _new(args: argparse.Namespace, directory: Path) -> int:
 
 
 def _train(args: argparse.Namespace, directory: Path) -> int:
-    from robomimic_ddp.commands.sweep import study, worker
+    from robomimic_ddp.commands.sweep import new, space, study, worker
 
     sweep = study.Sweep(directory)
     sweep.require_same_config()
     checks.require_patched()
+    for values in space.samples(sweep.space) if args.ranks > 1 else ():
+        new.checked(directory / study.CONFIG, values, args.ranks)  # else all of them would fail
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
         print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")

@@ -37,7 +37,7 @@ def make(
         )
     _require_consistent(searched, sampler, trials)
     config = json.dumps(json_config.read_json(file, "--config "), indent=2).encode() + b"\n"
-    metric = _metric(metric, [_checked(file, values) for values in space.samples(searched)])
+    metric = _metric(metric, [checked(file, values) for values in space.samples(searched)])
 
     optuna = journal.load_optuna()
     directory.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,12 @@ def _require_consistent(searched: space.Space, sampler: str, trials: int | None)
         )
 
 
-def _checked(file: Path, settings: Mapping[str, Any]) -> Any:
-    """Return the host's config of a trial. Raises ConfigError or OptionError if it could not be
-    trained.
+def checked(file: Path, settings: Mapping[str, Any], ranks: int = 1) -> Any:
+    """Return the host's config of a trial. Raises ConfigError, OptionError, PlanError or UsageError
+    if it could not be trained on that many ranks.
     """
     config, resolved = host_config.config_of_job(file, space.dot_list(settings))
-    batch_per_rank(resolved.values, config.train.batch_size, 1)
+    batch_per_rank(resolved.values, config.train.batch_size, ranks)
     if resolved.values.rollouts == "evaluate":
         raise UsageError(
             "ddp.rollouts=evaluate: a sweep compares what trainings log, and these would log no "

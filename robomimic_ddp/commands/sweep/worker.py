@@ -148,7 +148,7 @@ class Worker:
             if not self._is_remaining(trial) or trial.is_trained_by_hand:
                 return False
             self.sweep.require_same_config()
-            trial = trial.begin(host=env.host_name(), process=os.getpid(), gpus=gpus)
+            trial = trial.begin(host=env.process_space(), process=os.getpid(), gpus=gpus)
             run = trial.run()
             if run is not None:  # a training that fails at once must not seem to have been stopped
                 (run / REQUEUE).unlink(missing_ok=True)
@@ -167,9 +167,11 @@ class Worker:
         launcher = [*torchrun_words, *rendezvous.on_this_machine()] if self.ranks > 1 else []
         threads = max(1, machine.usable_cores() // (len(self.gpus) * self.ranks))
         inherited = launch_env.without_rank(env.variables())
-        variables = {"OMP_NUM_THREADS": str(threads), **inherited, **variables}
+        # Several ranks have several GPUs: each chooses the one on which it renders.
+        defaults = {"OMP_NUM_THREADS": str(threads), **env.rendering_variables(gpus)}
+        variables = {**defaults, **inherited, **variables, "CUDA_VISIBLE_DEVICES": gpus}
         words = [sys.executable, *launcher, *self.program, *trial.words()]
-        return training_process.start(words, log, {**variables, "CUDA_VISIBLE_DEVICES": gpus})
+        return training_process.start(words, log, variables)
 
     def _check(self, job: Job) -> None:
         code, trial = job.process.poll(), job.trial
@@ -206,7 +208,7 @@ class Worker:
 
 def _is_orphan(trial: Trial) -> bool:
     """Return whether its training has outlived its worker or its launcher on this machine."""
-    if trial.state != "running" or trial.worker.get("host") != env.host_name():
+    if trial.state != "running" or trial.worker.get("host") != env.process_space():
         return False
     process = trial.worker["process"]
     return (process == os.getpid() or not machine.is_alive(process)) and trial.is_locked

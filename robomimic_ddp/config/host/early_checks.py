@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp.config import early_failure, env, launch_env, options
+from robomimic_ddp.config import early_failure, env, launch_env, options, tree
 from robomimic_ddp.config.host import dotlist, host_config, host_edits, json_config
+from robomimic_ddp.config.planning.plan import batch_per_rank
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
 _OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)|\bnew_keys=True\b")
@@ -63,11 +64,20 @@ def _require_config(entry: str, words: Sequence[str]) -> None:
     host_config.prepare_config(config, content)
     with config.values_unlocked():
         config.update(content)
-    host_config.checked_options(config, launch_env.option_texts(env.variables()))
+    _require_possible(config)
 
 
 def dot_list_config(words: Sequence[str]) -> Any:
-    """Return the host's locked config for a dot-list. Raises ConfigError and OptionError."""
+    """Return the host's locked config for a dot-list. Raises what `_require_possible` raises."""
     config = host_config.build_config(words)
-    host_config.checked_options(config, launch_env.option_texts(env.variables()))
+    _require_possible(config)
     return config
+
+
+def _require_possible(config: Any) -> None:
+    """Raise ConfigError, OptionError or PlanError for a finished config that no rank would train
+    with, and LaunchError for variables of a launcher.
+    """
+    launch = launch_env.read_launch_env()
+    resolved = host_config.checked_options(config, launch.option_texts)
+    batch_per_rank(resolved.values, tree.at(config, "train.batch_size"), launch.world_size)

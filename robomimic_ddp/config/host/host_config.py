@@ -97,7 +97,7 @@ def build_config(arguments: Sequence[str]) -> Any:
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
     keys = tuple(key for key, _ in tree.named(overrides))
-    settings = _merged(settings, overrides)
+    settings = merged(settings, overrides)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -143,8 +143,10 @@ def checked_options(
     return options_of(config, environment)
 
 
-def _merged(settings: Mapping, overrides: Mapping) -> dict:
-    """`overrides` over `settings`, references such as ${train.seed} filled in."""
+def merged(settings: Mapping, overrides: Mapping) -> dict:
+    """`overrides` over `settings`, references such as ${train.seed} filled in. Raises ConfigError
+    for a reference to a key that neither has.
+    """
     try:
         return OmegaConf.to_container(OmegaConf.merge(settings, overrides), resolve=True)
     except OmegaConfBaseException as error:
@@ -171,6 +173,11 @@ def _move_misplaced(tree: dict) -> None:
             )
 
 
+def debug_folder() -> Path:
+    """Return train.output_dir of a run with debug=true."""
+    return Path(tempfile.gettempdir(), "tmp_trained_models")
+
+
 def _shorten(config: Any) -> None:
     """debug=true: the host's --debug settings, for a short run."""
     with config.values_unlocked():
@@ -180,7 +187,7 @@ def _shorten(config: Any) -> None:
         config.experiment.rollout.rate = 1
         config.experiment.rollout.n = 2
         config.experiment.rollout.horizon = 10
-        config.train.output_dir = str(Path(tempfile.gettempdir()) / "tmp_trained_models")
+        config.train.output_dir = str(debug_folder())
 
 
 def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False) -> Any:

@@ -47,9 +47,11 @@ def results(directory: Path) -> list[dict[str, Any]]:
 
 
 def as_rollouts(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the results as records of `history.jsonl`, with their interval."""
+    """Yield the results as records of `history.jsonl`, with their interval; those of a mean of
+    checkpoints with phase "mean".
+    """
     for record in results(directory):
-        yield {**record, "phase": "rollout"}
+        yield {**record, "phase": "mean" if record.get("mean_of") else "rollout"}
 
 
 def drop_cut_line(directory: Path) -> None:

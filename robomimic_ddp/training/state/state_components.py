@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from robomimic_ddp import checkpoint
@@ -154,12 +155,16 @@ class EpochSteps(Component):
         progress = self.run.progress.part
         if progress.epoch is None:
             return None
-        return {"epoch": progress.epoch, "steps": progress.steps, "total": progress.total}
+        steps_before, samples_before = progress.before
+        samples = (progress.steps - steps_before) * self.run.plan.samples_per_step
+        counts = {"steps": progress.steps, "samples": samples_before + samples}
+        return {"epoch": progress.epoch, **counts, "total": progress.total}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
         if state is not None:
             progress = self.run.progress.part
             progress.steps, progress.total = state["steps"], self._new_total(state, saved)
+            progress.before = state["steps"], state["samples"]
 
     def _new_total(self, state: Mapping[str, Any], saved: Mapping[str, Any]) -> int:
         """Return the steps of an epoch that is a pass: those that are done, and as many as the
@@ -176,9 +181,7 @@ class EpochSteps(Component):
 
 
 class StepLogs(Component):
-    """The logs of those steps. On another number of ranks the main rank takes all of them, where
-    they are sums.
-    """
+    """The logs of those steps. On another number of ranks the main rank takes all, as sums."""
 
     name, per_rank = "logs", True
 
@@ -197,10 +200,32 @@ class StepLogs(Component):
         if saved["world_size"] == self.run.plan.world_size:
             progress.logs.samples, progress.logs.totals = state["samples"], state["totals"]
             progress.logs.spreads, progress.step_logs = state["spreads"], state["step_logs"]
-        elif group.is_main() and group.world_size() > 1:
+        elif group.is_main():
             for of_rank in states:
                 progress.logs.add(of_rank["samples"], of_rank["totals"])
             progress.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
+            for log in states[0]["step_logs"]:  # of one rank
+                progress.logs.add_step(saved["samples_per_step"], log)
+
+
+class LoggedValues(Component):
+    """Values of which the host's DataLogger logs mean, minimum and maximum over the run so far."""
+
+    name = "logged_values"
+
+    def state_dict(self) -> dict[str, list[float]]:
+        numbers = {}
+        for key, values in self._values().items():
+            with suppress(TypeError, ValueError):  # what another host's logger has
+                numbers[key] = [float(value) for value in values]
+        return numbers
+
+    def load_state_dict(self, state: Mapping[str, list[float]], saved: Mapping[str, Any]) -> None:
+        self._values().update(state)
+
+    def _values(self) -> dict[str, Any]:
+        values = getattr(getattr(self.run.output.pictures, "logger", None), "_data", None)
+        return values if isinstance(values, dict) else {}
 
 
 KINDS: tuple[type[Component], ...] = (
@@ -211,6 +236,7 @@ KINDS: tuple[type[Component], ...] = (
     GradScaler,
     EpochSteps,
     StepLogs,
+    LoggedValues,
     RandomStreams,
 )
 """In the order in which they are restored: random streams last, after what may draw from them."""

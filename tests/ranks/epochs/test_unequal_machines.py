@@ -15,6 +15,7 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group
+from robomimic_ddp.training import run as training_run
 from robomimic_ddp.training.presets import with_preset
 from robomimic_ddp.training.step import compile
 from tests.faults import toy_run
@@ -57,6 +58,24 @@ def test_each_node_shares_its_own_cores(ranks, tmp_path):
     limit = tmp_path / "cpu.max"
     limit.write_text("500000 100000")
     assert ranks.run(workers_of_rank, free, "auto", limit) == [1, 1]
+
+
+def plan_of_bound_rank(cores_of, workers):
+    """Collective: the cores and the notes of the plan of a rank that may run on its cores only."""
+    seen, cores = [], cores_of[group.rank()]
+    job = toy_run.ToyJob({"data": lambda _: seen.append(training_run.current().plan)})
+    job.config.train["num_data_workers"], job.steps = workers, 1
+    with mock.patch.object(machine, "own_cores", lambda: cores):
+        toy_run.train(job)
+    return seen[0].cores, [note for note in seen[0].notes if "data workers" in note]
+
+
+def test_workers_are_compared_with_the_cores_of_all_ranks_of_a_node(ranks):
+    """As torchrun's --numa-binding, or srun, binds them."""
+    bound, shared = [(0, 1), (2, 3)], [(0, 1)] * 2
+    assert ranks.run(plan_of_bound_rank, bound, 2) == [(4, [])] * 2
+    for cores, notes in ranks.run(plan_of_bound_rank, shared, 2):
+        assert cores == 2 and "2 rank(s) = 4 data workers on 2 CPU core(s)" in notes[0]
 
 
 def chosen_on_rank(capabilities):

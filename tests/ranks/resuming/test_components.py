@@ -12,6 +12,7 @@ import torch
 from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
+from robomimic_ddp.training.run import draw_into
 from robomimic_ddp.training.state import state_components, state_saver
 from tests.ranks.pool import RankError
 from tests.ranks.running import running
@@ -75,6 +76,33 @@ def test_a_rank_keeps_its_own_number(ranks, tmp_path):
     ranks.run(counted, tmp_path)
     counts = ranks.run(counted, tmp_path, FoundRun(tmp_path, "state"), world_size=3)
     assert counts == [(0, 5), (1, 5), (2, 5)]
+
+
+class DataLogger:
+    """As robomimic's, with the values of which it logs mean and extremes so far."""
+
+    def __init__(self):
+        self._data = {}
+
+
+def logged(directory, found=None):
+    """The values that the host's logger knows after it resumed from `found`."""
+    with running(directory, found) as run:
+        logger = DataLogger()
+        draw_into(logger)
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
+        if found is None:
+            logger._data["Rollout/Success_Rate/reach"] = [0.5, np.float64(0.25)]
+            logger._data["odd"] = {"of": "a fork"}
+            saver.epoch_end(1)
+        return logger._data
+
+
+def test_running_statistics_of_the_logger_continue(ranks, tmp_path):
+    ranks.run(logged, tmp_path)
+    resumed = ranks.run(logged, tmp_path, FoundRun(tmp_path, "state"), world_size=3)
+    assert resumed == [{"Rollout/Success_Rate/reach": [0.5, 0.25]}, {}, {}]
 
 
 def test_one_class_and_its_name_in_the_list_are_enough(ranks, tmp_path):

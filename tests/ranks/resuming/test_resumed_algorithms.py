@@ -64,7 +64,7 @@ def test_stopped_inside_an_epoch_to_the_bit(
         if plan != "none":
             code, text = job(*call)
             assert code == EXIT_STOPPED, text
-            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2, "total": None}
+            assert newest(folder)["inside"]["steps"] == 2
             call = (*call, "--resume")
         require_finished(job(*call))
         outcome = json.loads((run_directory(folder / "runs") / "ddp.json").read_text())["outcome"]

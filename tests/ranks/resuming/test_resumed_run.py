@@ -236,7 +236,7 @@ def batches(first=0):
     """Every rank's own samples; the last batches have keys that the first have not."""
     rank = group.rank()
     return [
-        {"actions": torch.tensor([[float(step * step + rank)], [3.0 * step], [7.0]])}
+        {"actions": torch.tensor([[float(step * step + rank)], [3.0 * step], [7.0], [5.0]])}
         for step in range(first + FIRST, FIRST + STEPS + 5)
     ]
 
@@ -266,13 +266,15 @@ def asked_in_the_last_step(directory):
 
 def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert ranks.run(asked_in_the_last_step, tmp_path) == ["before validation"] * 2
-    assert read_file(tmp_path / STATE)["inside"] == {"epoch": 1, "steps": STEPS, "total": None}
+    assert read_file(tmp_path / STATE)["inside"]["steps"] == STEPS
     marker = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
 
 
 def epoch_over_a_stop(directory, shape, stop_after, found):
-    """The log of an epoch that stops after `stop_after` steps (None: never); resumed if `found`."""
+    """The log of an epoch that stops after `stop_after` steps (None: never), and its samples as in
+    the history; resumed if `found`.
+    """
     run_epoch = real_run_epoch() if shape == "real" else other_order_run_epoch
     with running(directory, found) as run:
         run.built.loaders["train"] = batches()
@@ -289,12 +291,22 @@ def epoch_over_a_stop(directory, shape, stop_after, found):
             return done
         assert run.progress.part.steps == 0, "the next epoch must begin with its first step"
         log = result[0] if isinstance(result, tuple) else result
-        return {key: value for key, value in log.items() if key[:5] != "Time_"}
+        log = {key: value for key, value in log.items() if key[:5] != "Time_"}
+        samples = history.read(directory)[-1]["samples"] if group.is_main() else None
+        return log, samples
 
 
 @pytest.mark.parametrize(
     "shape, stop_after, before, after",
-    [("real", 1, 1, 1), ("real", 3, 3, 2), ("other", 3, 2, 2), ("other", STEPS, 2, 3)],
+    [
+        ("real", 1, 1, 1),
+        ("real", 3, 3, 2),
+        ("other", 3, 2, 2),
+        ("other", STEPS, 2, 3),
+        ("real", 2, 1, 2),
+        ("other", 3, 2, 1),
+        ("other", STEPS, 2, 1),
+    ],
 )
 def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
     ranks, tmp_path, shape, stop_after, before, after
@@ -304,12 +316,13 @@ def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
     logs = ranks.run(*call, None, FoundRun(tmp_path, "state"), world_size=after, timeout=115.0)
     ranks_of_step = [before] * stop_after + [after] * (STEPS - stop_after)
     losses = [
-        (step * step + rank + 3.0 * step + 7.0) / 3
+        (step * step + rank + 3.0 * step + 7.0 + 5.0) / 4
         for step, world in enumerate(ranks_of_step, start=FIRST)
         for rank in range(world)
     ]
     expected = {"Loss": pytest.approx(sum(losses) / len(losses), rel=1e-6), "Large": 1.0}
-    assert logs == [expected] * after
+    assert [log for log, _ in logs] == [expected] * after
+    assert logs[0][1] == 4 * sum(ranks_of_step)
 
 
 def asked_in_a_long_rollout(directory, epochs, signals):
