@@ -181,11 +181,21 @@ class Profiler(StepHook):
             measured = Profile(self.steps, seconds, *shares, on_gpu, self.cores, self.is_rlds)
         profiles = group.gather_objects(measured)
         if None in profiles:
-            return (
-                f"ddp.profile={self.steps}: nothing was profiled, since the epoch had "
-                f"{self._done} step(s); expected {_SETTLING_STEPS} to settle and {self.steps} more"
-            )
+            return too_short(self.steps, self._done)
         return f"{line(profiles)}\nIts traces are in {self.folder}, for https://ui.perfetto.dev"
+
+
+def least_steps(profiled: int) -> int:
+    """Return how many steps an epoch needs for `profiled` of them to be profiled."""
+    return _SETTLING_STEPS + profiled
+
+
+def too_short(profiled: int, steps: int) -> str:
+    """Return why nothing is profiled in `steps` steps of an epoch."""
+    return (
+        f"ddp.profile={profiled}: nothing is profiled in this epoch, which takes {steps} step(s); "
+        f"expected {_SETTLING_STEPS} to settle and {profiled} more"
+    )
 
 
 def computed(events: Iterable[Any]) -> float:

@@ -101,6 +101,11 @@ KEYS = (
         dotlist("experiment.save.every=1"),
         ("unknown key experiment.save.every", "experiment.save.every_n"),
     ),
+    Case(
+        "key: mistyped where the host allows new ones",
+        dotlist("algo.optim_params.policy.learning_rate.inital=1e-4"),
+        ("unknown key algo.optim_params.policy.learning_rate.inital", "learning_rate.initial."),
+    ),
     Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
     Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
     Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),

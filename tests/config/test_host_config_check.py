@@ -47,6 +47,21 @@ def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
     assert f"no effect. {ends}" in text and ("hdf5_cache_mode" in text) is ends.startswith("Valid")
 
 
+def test_where_the_host_allows_new_keys_a_mistyped_one_is_refused_and_a_new_one_is_not():
+    """A sweep over `learning_rate.inital` would train the default rate in every trial."""
+    rates = "algo.optim_params.policy.learning_rate."
+    for key in ("inital", "Initial", "decay_facotr"):
+        with pytest.raises(ConfigError, match=f"unknown key {rates}{key}: .* is {rates}"):
+            host_config_check.require_known(config_with({}, "bc"), nested(rates + key, 1e-4))
+    modalities = "observation.modalities.obs."
+    for key in (rates + "num_cycles", rates + "scheduler_type", modalities + "rgb2"):
+        host_config_check.require_known(config_with({}, "bc"), nested(key, 1))
+
+
+def nested(dotted, value):
+    return reduce(lambda inner, name: {name: inner}, reversed(dotted.split(".")), value)
+
+
 def test_keys_that_the_script_of_a_host_adds_are_named_not_refused(capsys):
     """Forks read `env.use_waypoints` with `config.unlocked()`: robomimic declares no such key."""
     settings = {"env": {"use_waypoints": False}, "train": {"goals": 3, "seed": 2}}

@@ -145,7 +145,9 @@ def _card(
     text = (
         f"A policy of robomimic, {when}, written by `robomimic-ddp ckpt export`. "
         f"`{CONFIG}` is its configuration, `{METADATA}` has the shapes of its observations, and "
-        f"`{STATISTICS}` what its inputs and actions are normalised with."
+        f"`{STATISTICS}` what its inputs and actions are normalised with. The shapes of images are "
+        "those that the nets get: the policy itself takes what an environment of its robomimic "
+        "returns, since 0.5 frames of height x width x 3 in uint8, `frame_stack` of them at a time."
     )
     return "\n".join([*head, text, "", "| | |", "|---|---|", *shown]) + "\n"
 

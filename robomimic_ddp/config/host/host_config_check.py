@@ -43,6 +43,8 @@ _MAY_BE_NULL = {
     "experiment.validation_epoch_every_n_steps": "a whole pass",
     "experiment.save.every_n_epochs": "no save at fixed epochs",
 }
+_ALMOST = 0.8
+"""Share of letters, after difflib, from which a key is taken for a mistyped one."""
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
 
@@ -55,13 +57,14 @@ def require_known(
     new_keys: list[str] | None = None,
 ) -> None:
     """Raises ConfigError for a key of `settings` that the host's `config` does not declare, with
-    the closest one, and for a value of another type than the default's. A list `new_keys` gets the
-    dotted names of undeclared keys instead.
+    the closest one, and for a value of another type than the default's. A section in which the
+    host allows new keys may have any, but not one that is spelt almost as a declared one. A list
+    `new_keys` gets the dotted names of undeclared keys instead.
     """
     root = config if root is None else root
     for key, value in settings.items():
         if key not in config:
-            if not getattr(config, "key_lockable", False):
+            if not getattr(config, "key_lockable", False) and not _is_misspelt(key, config):
                 continue
             if new_keys is not None:
                 new_keys.append(f"{prefix}{key}")
@@ -78,6 +81,14 @@ def require_known(
             require_known(config[key], value, f"{prefix}{key}.", root, new_keys)
         else:
             _require_kind(f"{prefix}{key}", value, config[key])
+
+
+def _is_misspelt(key: Any, section: Any) -> bool:
+    """Return whether `key` is almost a declared one, whose value is not a section nor a list:
+    hosts allow new modalities, such as rgb2 beside rgb.
+    """
+    close = difflib.get_close_matches(str(key), list(section), n=1, cutoff=_ALMOST)
+    return bool(close) and not isinstance(section[close[0]], (Mapping, list, tuple))
 
 
 def _require_kind(dotted: str, value: Any, default: Any) -> None:

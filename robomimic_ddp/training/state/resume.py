@@ -282,8 +282,8 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
     inside = saved["inside"]
     done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
-        f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
-        f"run in {run.resume.source.directory}"
+        f"resuming training from epoch {saved['epoch'] + 1}{done}, with {saved['steps']} steps "
+        f"taken by the run in {run.resume.source.directory}"
     )
     yield from notes
     old, new = saved["world_size"], run.plan.world_size

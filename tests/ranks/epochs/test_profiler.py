@@ -85,7 +85,7 @@ def test_each_rank_leaves_a_trace_and_the_main_rank_prints_a_line(ranks, tmp_pat
 def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):
     main = ranks.run(profiled, str(tmp_path), 8, 15, world_size=1)[0]
     assert main == [
-        "ddp.profile=8: nothing was profiled, since the epoch had 15 step(s); expected 10 to "
+        "ddp.profile=8: nothing is profiled in this epoch, which takes 15 step(s); expected 10 to "
         "settle and 8 more"
     ]
     assert not (tmp_path / FOLDER).exists()
