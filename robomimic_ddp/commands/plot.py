@@ -63,7 +63,8 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
     """
     plt = figures.pyplot()
 
-    runs = [(Path(folder), _records(Path(folder))) for folder in run_directories]
+    folders = [paths.absolute(folder) for folder in run_directories]
+    runs = [(folder, _records(folder)) for folder in folders]
     for folder, records in runs:
         if not any(record["phase"] == "train" for record in records):
             raise DataError(

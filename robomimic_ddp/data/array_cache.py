@@ -22,8 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder(cache: str | None) -> Path:
-    """Return the folder `cache`, or the default."""
-    return paths.expanded(cache or DEFAULT_CACHE)
+    """Return the folder `cache`, or the default. Raises DataError where ~ cannot be expanded."""
+    folder = paths.expanded(cache or DEFAULT_CACHE)
+    if str(folder).startswith("~"):
+        raise DataError(
+            f"the cache folder {folder} cannot be found: the home folder is unknown (HOME is not "
+            "set, or there is no such user). A folder named ~ would be made here. Set HOME, or "
+            "train.data_cache_dir=FOLDER."
+        )
+    return folder
 
 
 def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:

@@ -17,6 +17,7 @@ from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.step_logs import numbers_of
 
 MOST_OVERFLOWS = 20
 """Consecutive steps that fp16 may skip: torch halves its scale, initially 2**16, at each."""
@@ -67,10 +68,11 @@ class Guard(StepHook):
         """`step_log` without overflowed values, which would spoil the mean. Gradients may overflow
         under a finite loss; that step is skipped too.
         """
+        numbers = numbers_of(step_log)
         finite = {
             key: value
             for key, value in step_log.items()
-            if not isinstance(value, float) or math.isfinite(value)
+            if key not in numbers or math.isfinite(numbers[key])
         }
         if len(finite) == len(step_log):
             self.overflows_left = self.most_overflows
@@ -137,7 +139,7 @@ def broken_loss(log: Mapping[str, Any]) -> float | None:
     host logs none under that name (IQL), a number whose name ends so.
     """
     names = [LOSS] if LOSS in log else [key for key in log if key.endswith("loss")]
-    losses = (log[key] for key in names if isinstance(log[key], (int, float)))
+    losses = numbers_of({key: log[key] for key in names}).values()
     return next((loss for loss in losses if not math.isfinite(loss)), None)
 
 

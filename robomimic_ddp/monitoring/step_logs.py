@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import torch
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
@@ -16,12 +17,14 @@ from robomimic_ddp.errors import RobomimicDDPError
 
 
 def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers in a log, and the means of its arrays of numbers."""
+    """Return the numbers in a log, and the means of its arrays and tensors of numbers."""
     numbers = {}
     for key, value in log.items():
         if type(value) is float:  # nearly all; numpy would take ten times as long
             numbers[key] = value
             continue
+        if isinstance(value, torch.Tensor):
+            value = value.tolist()  # numpy refuses gradients, GPUs and bfloat16
         with suppress(TypeError, ValueError):  # None, text, a dictionary
             numbers[key] = float(np.mean(value))
     return numbers

@@ -134,7 +134,9 @@ class Run:
 
 
 def _frames(loader: Any) -> dict[str, int] | None:
-    return loader.settled_frames() if hasattr(loader, "settled_frames") else None
+    loaders = getattr(loader, "loaders", [loader])  # of a host with several
+    counts = [part.settled_frames() for part in loaders if hasattr(part, "settled_frames")]
+    return {name: sum(count[name] for count in counts) for name in counts[0]} if counts else None
 
 
 _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)

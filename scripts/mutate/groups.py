@@ -58,7 +58,8 @@ GROUPS = {
     " data/rlds/loaders/mixture data/rlds/loaders/make data/rlds/dataset data/rlds/host_datasets"
     " data/rlds/mixture_dataset data/rlds/pipeline/engine data/rlds/pipeline/window_batches": (
         "rlds/order/test_passes rlds/order/test_positions rlds/order/test_mixtures"
-        " rlds/contents/test_windows rlds/reading/test_index"
+        " rlds/contents/test_windows rlds/reading/test_index rlds/reading/test_ahead"
+        " rlds/reading/test_damages rlds/contents/test_language rlds/order/test_shuffle_memory"
     ),
     "data/rlds/index/build data/rlds/index/source data/rlds/index/example data/rlds/index/records"
     " data/rlds/index/cache": "rlds/reading/test_index rlds/contents/test_windows",

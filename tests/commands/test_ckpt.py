@@ -342,10 +342,12 @@ def test_a_state_of_ours(tmp_path, capsys):
     kept |= {"save_id": "abc", "best": {"best_valid_loss": 0.5}, "options": {"verify": False}}
     part = {"nets": nets(0, True), "ema": {"averaged_model": nets(100, True), "numbers": {}}}
     part |= {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}
-    state_file.write(tmp_path, {**kept, "model": {"": part}}, best=False)
+    inside = {"epoch": 4, "steps": 2, "samples": 32, "total": None}
+    state_file.write(tmp_path, {**kept, "model": {"": part}, "inside": inside}, best=False)
     assert command("show", tmp_path / state_file.STATE) == 0
     text = capsys.readouterr().out
-    assert "after epoch 3, step 12; 2 rank(s), 16 samples per step; save abc" in text
+    assert "after epoch 3 and 2 steps of the next, step 12; 2 rank(s), 16 samples" in text
+    assert "per step; save abc" in text
     assert "best_valid_loss" in text
     out = tmp_path / "out.pth"
     assert command("convert", tmp_path / state_file.STATE, "-o", out, "--layout", "plain") == 0

@@ -119,6 +119,13 @@ def test_a_run_that_has_not_finished_is_marked(drawn, tmp_path):
     assert labels == {"whole", "part (incomplete)", "strange"}
 
 
+def test_runs_named_from_inside_their_folder_have_their_names(drawn, tmp_path, monkeypatch):
+    first, second = (history(tmp_path / "lift" / name, 8) for name in ("1", "2"))
+    monkeypatch.chdir(first)
+    plot.plot([".", "../2"], str(tmp_path / "two.png"))
+    assert [style["label"] for *_, style in drawn if style.get("label")] == ["lift/1", "lift/2"]
+
+
 def test_a_mean_of_checkpoints_is_a_point_beside_the_curve(drawn, tmp_path):
     run = Path(history(tmp_path / "a" / "1", 8))
     rollout = {"epoch": 4, "env": "lift", "log": {plot.SUCCESS: 0.5}}

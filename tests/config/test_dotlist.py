@@ -101,6 +101,16 @@ def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
     assert composed.train.batch_size == 8
 
 
+def test_a_hydra_group_with_the_name_of_a_section_wins_over_the_file(argv):
+    argv("train.seed=3", "train=big", "train/net=deep", "algo={n: 5}", "load_from=x.json")
+    composed = OmegaConf.create({"train": {"seed": 3, "batch_size": 99}, "algo": {"n": 5, "m": 1}})
+    loaded = OmegaConf.create({"train": {"seed": 1, "batch_size": 4, "n": 2}, "algo": {"n": 4}})
+    assert OmegaConf.to_container(dotlist.load_from(composed, loaded)) == {
+        "train": {"seed": 3, "batch_size": 99, "n": 2},
+        "algo": {"n": 5, "m": 1},
+    }
+
+
 @pytest.mark.bad_input
 def test_text_that_is_no_setting_is_one_error(argv):
     argv("ddp.lr_scaling=[sqrt")

@@ -46,6 +46,8 @@ class Loader(list):
 def test_what_is_no_number_has_no_mean():
     log = {"loss": 2.0, "text": "a", "nothing": None, "ragged": [[1], [1, 2]], "two": [1, 2]}
     assert numbers_of(log) == {"loss": 2.0, "two": 1.5}
+    tensor = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+    assert numbers_of({"loss": 2 * tensor, "last": tensor[1]}) == {"loss": 2.0, "last": 1.0}
 
 
 def test_a_host_validates_its_share_with_its_own_iterator():
@@ -113,3 +115,8 @@ def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total):
         assert (record["steps"], record["samples"]) == (steps, before + own * samples)
         speed = own * samples / record["seconds"]
         assert record["samples_per_second"] == pytest.approx(speed)
+
+
+def test_a_log_that_json_cannot_have_does_not_end_the_training(tmp_path, capsys):
+    history.try_to_append(tmp_path, {"epoch": 1, "phase": "train", "log": {("a", 1): 2.0}})
+    assert "history.jsonl lacks an epoch's log: keys must be str" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history
@@ -225,3 +226,15 @@ def test_the_block_names_rlds_data(sharded):
     (line,) = (line for line in present.describe().splitlines() if line.startswith("data:"))
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded
+
+
+def test_frames_of_all_train_loaders_are_counted():
+    class Loader(list):
+        def settled_frames(self):
+            return {"frames_decoded": 4, "frames_delivered": 3, "frames_prefetched": 1}
+
+    joined = JoinedLoaders(JoinedLoaders(Loader(), Loader()), ["a host's own"])
+    assert run._frames(joined) == {
+        name: 2 * count for name, count in Loader().settled_frames().items()
+    }
+    assert run._frames(Loader()) == Loader().settled_frames() and run._frames([]) is None

@@ -80,11 +80,12 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
     yield f"{path}: {kind}, {decimal(Path(path).stat().st_size)}"
     if state is not None:
-        inside = state.get("inside")
+        inside = tree.at(state, "inside.steps")
+        part = f" and {inside} steps of the next" if inside else ""
         yield (
-            f"after epoch {state['epoch']}{f' and {inside} of the next' if inside else ''}, step "
-            f"{state['steps']}; {state['world_size']} rank(s), {state['samples_per_step']} samples "
-            f"per step; save {state['save_id']}"
+            f"after epoch {state['epoch']}{part}, step {state['steps']}; "
+            f"{state['world_size']} rank(s), {state['samples_per_step']} samples per step; "
+            f"save {state['save_id']}"
         )
         yield f"best so far: {state['best'] or 'nothing'}"
     else:

@@ -119,19 +119,33 @@ def load_from(composed: Any, loaded: Any) -> Any:
     """`loaded` (a file's config) over the host's defaults, and the command line over both.
 
     composed: the host's defaults and the command line, composed; both are OmegaConf configs. Hosts
-    let the file replace all of it, and silently drop key=value.
+    let the file replace all of it, and silently drop key=value. A section that a Hydra group has
+    chosen (train=big) is that of `composed`.
     """
     defaults = OmegaConf.create(OmegaConf.to_container(composed))  # Hydra's config refuses new keys
-    return OmegaConf.merge(defaults, loaded, OmegaConf.create(parse_dotlist(_settings())))
+    chosen, settings = {}, []
+    for word in _settings():
+        key, _, value = word.partition("=")
+        if OmegaConf.is_dict(defaults.get(key)) and not value.startswith("{"):
+            chosen[key] = defaults[key]
+        else:
+            settings.append(word)
+    return OmegaConf.merge(defaults, loaded, chosen, OmegaConf.create(parse_dotlist(settings)))
 
 
 def _settings() -> list[str]:
-    """Return the host's own key=value words; "+key=value" is Hydra's way to add a key."""
+    """Return the host's own key=value words; "+key=value" is Hydra's way to add a key, and
+    "a/b=value" to choose a file for one.
+    """
     words = [
         word.lstrip("+") for word in overrides(sys.argv[1:]) if not word.startswith(("-", "~"))
     ]
     apart = (FILE, "hydra.", "hydra/")
-    return [word for word in words if "=" in word and not word.startswith(apart)]
+    return [
+        word
+        for word in words
+        if "=" in word and not word.startswith(apart) and "/" not in word.partition("=")[0]
+    ]
 
 
 def _is_option(word: str) -> bool:

@@ -42,10 +42,12 @@ _warned: set[Path] = set()
 
 
 def try_to_append(folder: Path, record: dict) -> None:
-    """Append a record; warn, once in a run, if that fails, as on a full disk."""
+    """Append a record; warn, once in a run, if that fails, as on a full disk, or for a log with
+    keys that JSON has not.
+    """
     try:
         append(folder, record)
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:
         if folder not in _warned:
             warn(f"{FILE_NAME} lacks an epoch's log: {error}")
         _warned.add(folder)

@@ -92,6 +92,15 @@ def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, co
     assert (stats["offset"] == 0).all() and (stats["scale"] == 1).all()
 
 
+def test_embeddings_are_pinned_as_the_batch(load_with, model, tmp_path, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(id(self)) or self)
+    dataset = load_with(model, tmp_path)
+    for pin_memory in (False, True):
+        batch = next(iter(make_loader(dataset, 4, 0, 1, 0, pin_memory=pin_memory)))
+        assert (id(batch["obs"]["lang_emb"]) in pinned) == pin_memory
+
+
 def test_a_second_run_needs_no_model(load_with, model, tmp_path, counted):
     torch.manual_seed(3)
     before = torch.get_rng_state()

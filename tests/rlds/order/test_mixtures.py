@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.remote import SharedCounters
@@ -56,6 +57,15 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed):
         late = sum(count < whole for count in times.values()) if whole else 0
         assert early - late == more and late < 2
     assert loaders[0].frames_delivered == count * 4 * mixture.datasets[0].shape.frame_stack
+
+
+def test_a_batch_is_pinned_once_when_its_parts_are_joined(mixed, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(id(self)) or self)
+    mixture, _ = mixed()
+    batch = next(iter(make_loader(mixture, 4, 0, 1, 7, pin_memory=True)))
+    tensors = [one for one in (*batch.values(), *batch["obs"].values()) if torch.is_tensor(one)]
+    assert len(tensors) > 4 and sorted(map(id, tensors)) == sorted(pinned)
 
 
 def test_all_are_normalised_by_the_steps_of_all(mixed, load):

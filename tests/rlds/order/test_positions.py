@@ -18,6 +18,9 @@ from robomimic_ddp.training.state import run_fingerprint
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.loading import stream, wait_until_idle
 
+FEWER = {"subsample_length": 4}
+"""Of a config with fewer windows."""
+
 
 def saved(loader):
     """The position as a file keeps it, of less than 1 MB."""
@@ -38,6 +41,21 @@ def test_the_same_ranks_resume_at_the_window(load, world, rank, batches):
     assert stream(resumed, 25) == stream(whole, 25)
     assert resumed.position() == whole.position()
     assert resumed.order_digest() == whole.order_digest()
+
+
+def test_the_digest_of_the_order_is_all_ranks_and_tells_one_order_from_another(load):
+    """ddp.verify compares it. With other windows, seed or pass the order is another."""
+    (train, _), (other, _) = (load(shuffle_buffer_size=6, **more) for more in ({}, FEWER))
+    ranks = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
+    assert len({loader.order_digest() for loader in ranks}) == 1
+    others = [make_loader(other, 3, 0, 2, 7), make_loader(train, 3, 0, 2, 8)]
+    whole = make_loader(train, 3, 0, 2, 7)
+    stream(whole, len(whole))
+    digests = {loader.order_digest() for loader in (ranks[0], *others, whole)}
+    assert len(digests) == 4
+    one, two = (loader._schedule.row(0).columns() for loader in (ranks[0], others[0]))
+    assert ranks[0].position()["legs"] == others[0].position()["legs"]
+    assert any(a.tobytes() != b.tobytes() for a, b in zip(one, two))
 
 
 def test_delivered_windows_are_neither_read_again_nor_decoded(load):

@@ -28,6 +28,13 @@ def test_of_one_data_set(buffers):
     assert loader.batching.shuffle_buffer == 8
 
 
+def test_none_is_larger_than_a_ranks_windows(load):
+    train, _ = load()
+    loader = make_loader(train, 2, 0, 3, 0)
+    assert train.options.shuffle_buffer_size > len(train)
+    assert loader.batching.shuffle_buffer == len(train) // 3 + 1
+
+
 def test_of_a_mixture(buffers, stored):
     """By weight, then over the ranks."""
     name = stored.folder.parent.name

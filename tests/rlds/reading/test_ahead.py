@@ -7,8 +7,10 @@ import threading
 import pytest
 import torch
 
+from robomimic_ddp.data.rlds.loaders import base
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Prefetcher, moved
+from robomimic_ddp.data.rlds.loaders.remote import Delivered
 from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 
@@ -87,6 +89,36 @@ def test_tensors_share_the_memory_of_the_batch(load):
     tensors = {**batch, **{OBS + key: value for key, value in batch["obs"].items()}}
     for name, array in raw.arrays.items():
         assert tensors[name].numpy().ctypes.data == array.ctypes.data and array.flags.writeable
+
+
+def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(load, monkeypatch):
+    """Without a GPU: what is asked of CUDA is noted."""
+    train, _ = load()
+    device, bound, sent_to = torch.device("cuda", 1), [], []
+    monkeypatch.setattr(torch.cuda, "set_device", bound.append)
+    monkeypatch.setattr(base, "moved", lambda batch, to: sent_to.append(to) or batch)
+    plain, ahead = make_loader(train, 4, 0, 1, 0), make_loader(train, 4, 0, 1, 0, device=device)
+    batches = list(zip(plain, ahead))
+    for one, other in batches:
+        assert torch.equal(one["index"], other["index"])
+        assert torch.equal(one["actions"], other["actions"])
+    assert bound == [device] and sent_to == [device] * len(batches)
+
+
+def test_bytes_that_are_no_text_are_replaced():
+    batch = base.to_torch(Delivered({}, [b"open \xff", b"lift"]))
+    assert batch["language"] == ["open \ufffd", "lift"]
+
+
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_all_tensors_are_pinned_or_none(load, monkeypatch, pin_memory):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(id(self)) or self)
+    for dataset in load(experiment={"validate": True}):
+        batch = next(iter(make_loader(dataset, 4, 0, 1, 0, pin_memory=pin_memory)))
+        tensors = [one for one in (*batch.values(), *batch["obs"].values()) if torch.is_tensor(one)]
+        assert len(tensors) > 5
+        assert [id(one) in pinned for one in tensors] == [pin_memory] * len(tensors)
 
 
 @pytest.mark.gpu

@@ -20,6 +20,7 @@ from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
+from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
@@ -281,3 +282,11 @@ def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, 
     assert all(files) and sorted(sum(files, [])) == list(range(len(set(whole.file.tolist()))))
     again = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
     assert [read for read, _ in again] == [[], []] and all(same(i, whole) for _, i in again)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("cache", [None, "~nobody-of-this-name/x"])
+def test_a_cache_in_an_unknown_home_is_one_error(cache, monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", str)  # HOME is not set, and the user has no entry
+    with pytest.raises(DataError, match="home folder is unknown.*train.data_cache_dir"):
+        array_cache.cache_folder(cache)

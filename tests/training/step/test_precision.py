@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -158,6 +159,13 @@ def test_overflows_of_fp16_are_left_out_of_the_log():
     assert all(log["Norm"] == 1.0 for log in logs)
     with pytest.raises(LossError, match="the training diverged"):
         train(losses, False)
+
+
+@pytest.mark.parametrize("kind", [np.float32, torch.tensor])
+def test_losses_that_are_no_floats_are_guarded_too(kind):
+    assert [log.get("Loss") for log in train([kind(1.0), kind(math.inf)], True)] == [1.0, None]
+    with pytest.raises(LossError, match="the loss is nan at step 1"):
+        train([kind(math.nan)], False)
 
 
 def test_training_that_never_comes_back_and_broken_data_still_stop():
