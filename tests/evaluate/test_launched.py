@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS
+from robomimic_ddp.commands.launch import quiet_torchrun
 from robomimic_ddp.commands.launch.evaluation import Evaluation
+from robomimic_ddp.config import env
 from robomimic_ddp.monitoring.records import evaluation, history
 from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
@@ -60,6 +66,24 @@ def test_an_evaluation_that_ends_badly_says_its_command(waits, tmp_path, capfd):
         assert beside.process is None or beside.process.returncode != 0
     err = capfd.readouterr().err
     assert err.count(f"robomimic-ddp evaluate {tmp_path / 'none'} --follow --workers 1") == 1
+
+
+def test_a_signal_while_the_last_results_are_awaited_ends_the_evaluation(monkeypatch, capfd):
+    class Sleeping(Evaluation):
+        def _begin(self) -> None:
+            self.arguments, self.process = ["evaluate"], subprocess.Popen(["sleep", "60"])
+            started.append(self.process)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    started: list[subprocess.Popen] = []
+    monkeypatch.setattr(quiet_torchrun, "torchrun", lambda: None)
+    monkeypatch.setattr(quiet_torchrun, "Evaluation", Sleeping)
+    monkeypatch.setenv(env.EVALUATE, "--workers 1")
+    assert quiet_torchrun.main() == 128 + signal.SIGINT
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
+    error = capfd.readouterr().err
+    assert error.count("results of the evaluation are missing") == 1
+    assert error.endswith("after SIGINT\n")
 
 
 def test_a_gpu_that_ranks_leave_free_is_the_evaluators(monkeypatch):

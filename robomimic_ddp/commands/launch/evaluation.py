@@ -41,7 +41,7 @@ class Evaluation:
 
     def end(self, is_complete: bool) -> None:
         """End the evaluation after training: when its last results are there if training
-        `is_complete`, otherwise now.
+        `is_complete`, otherwise now. Does nothing when it has ended.
         """
         if not self.words:
             return
@@ -56,6 +56,7 @@ class Evaluation:
                 print_clean("launch: waiting for the last results of the evaluation")
                 self.process.wait()
         finally:
+            self.words = []
             training_process.stop(self.process)
             if self.process.returncode != 0:
                 print_clean(

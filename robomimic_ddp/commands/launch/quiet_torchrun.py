@@ -50,8 +50,9 @@ def main() -> int:
     failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
     tell how its ranks have ended.
     """
-    with env.resume_note() as note, _ranks() as ranks:
-        evaluation, is_complete = Evaluation(note, env.evaluation()), False
+    handling = training_process.handling(_ENDS, _on_signal)
+    with env.resume_note() as note, _ranks() as ranks, handling:
+        evaluation = Evaluation(note, env.evaluation())
         ended = threading.Event()
         if hasattr(os, "waitid"):
             stuck = (ranks, evaluation, ended)
@@ -59,10 +60,9 @@ def main() -> int:
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            watching = other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE))
-            with watching, training_process.handling(_ENDS, _on_signal):
+            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
                 torchrun()
-            is_complete = True
+            evaluation.end(is_complete=True)
         except SignalException as interrupt:
             outcome = "the ranks have ended" if ranks else "no ranks were started"
             outcome += f" after {signal.Signals(interrupt.sigval).name}"
@@ -84,7 +84,7 @@ def main() -> int:
             return EXIT_DONE
         finally:
             ended.set()
-            evaluation.end(is_complete)
+            evaluation.end(is_complete=False)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
         with suppress(OSError):  # a closed terminal: scripts read the code
             print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
