@@ -156,7 +156,9 @@ def _apply(args: argparse.Namespace) -> int:
     after = engine.confirm(examination, fixers)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     path = "" if args.path is None else f" {shlex.quote(args.path)}"
-    where, back = "", f"Take them back with `robomimic-ddp revert{path}`"
+    originals = _originals(examination)
+    what = "them" if len(originals) > 1 else "it"
+    where, back = "", f"Take {what} back with `robomimic-ddp revert{path}`"
     if args.branch is None:
         record.apply(examination)
     else:
@@ -166,7 +168,7 @@ def _apply(args: argparse.Namespace) -> int:
     table = report.table(after, fresh, width(), absent=False)
     print_clean(f"host: {host.package}\n\n{table}\n")
     say(
-        f"{_counted(_originals(examination))}{where}. {back}; "
+        f"{_counted(originals)}{where}. {back}; "
         f"`robomimic-ddp status{path}` also lists what this host does not have."
     )
     if host.is_installed:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.errors import UsageError
+from robomimic_ddp.errors import CheckpointError, UsageError
 
 
 def expanded(path: Any) -> Path:
@@ -22,6 +22,20 @@ def absolute(path: Any) -> Path:
     """
     folder = expanded(path)
     return folder.resolve() if ".." in folder.parts else folder.absolute()
+
+
+def checkpoint(text: Any) -> Path:
+    """Return the file of a checkpoint that a command names. Raises CheckpointError if it is absent,
+    or a folder.
+    """
+    file = expanded(text)
+    if file.is_dir():
+        raise CheckpointError(
+            f"{text} is a folder; expected a file, such as models/*.pth or last.pth in it."
+        )
+    if not file.exists():
+        raise CheckpointError(f"{file.absolute()} does not exist.")
+    return file
 
 
 def run_directory(text: str, hint: str = "") -> Path:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import VerifyError
@@ -129,15 +129,20 @@ def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
         )
 
 
+def _short(value: Any) -> str:
+    """Return a value for a message. A tensor's digest is a tuple, and no weight."""
+    return f"{'checksum ' * isinstance(value, tuple)}{value}"[:90]
+
+
 def _shown(values: list) -> str:
     """Return each rank's value; for many ranks the first of each value, with their number."""
     if len(values) <= _MOST_SHOWN:
         return "; ".join(
-            f"{watchdog.name(rank)}: {str(value)[:80]}" for rank, value in enumerate(values)
+            f"{watchdog.name(rank)}: {_short(value)}" for rank, value in enumerate(values)
         )
     counts = Counter(values).most_common()
     shown = [
-        f"{times} rank(s), first {watchdog.name(values.index(value))}: {str(value)[:80]}"
+        f"{times} rank(s), first {watchdog.name(values.index(value))}: {_short(value)}"
         for value, times in counts[:_MOST_SHOWN]
     ]
     unlisted = len(counts) - len(shown)

@@ -91,7 +91,7 @@ def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
     now = sum(seconds.values())
     least, most = estimate.clock(now), estimate.clock(now + seconds["training"])
     say(
-        f"the demo takes about {least} here, up to {most} if its steps wait for memory or for "
+        f"the demo takes about {least} here, {most} and more if its steps wait for memory or for "
         f"other programs: {parts}"
     )
     if epochs < asked:

@@ -54,7 +54,7 @@ def test_where_the_host_allows_new_keys_a_mistyped_one_is_refused_and_a_new_one_
         with pytest.raises(ConfigError, match=f"unknown key {rates}{key}: .* is {rates}"):
             host_config_check.require_known(config_with({}, "bc"), nested(rates + key, 1e-4))
     modalities = "observation.modalities.obs."
-    for key in (rates + "num_cycles", rates + "scheduler_type", modalities + "rgb2"):
+    for key in (rates + "num_cycles", rates + "warmup_steps", modalities + "rgb2"):
         host_config_check.require_known(config_with({}, "bc"), nested(key, 1))
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, UsageError
 from robomimic_ddp.monitoring.records import run_summary
-from robomimic_ddp.terminal import print_clean, say
+from robomimic_ddp.terminal import announce, listed, print_clean, say
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -53,7 +54,17 @@ def run(command: str, args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _announced(sources: Sequence[str]) -> None:
+    """Say which checkpoints are read. Raises CheckpointError for an absent one, before torch is
+    imported, which takes seconds.
+    """
+    for source in sources:
+        paths.checkpoint(source)
+    announce(f"reading {listed(sources)}")
+
+
 def _show(args: argparse.Namespace) -> None:
+    _announced([args.path])
     from robomimic_ddp.commands.ckpt import contents
 
     for line in contents.described(contents.read(args.path), args.path, args.keys):
@@ -71,6 +82,7 @@ def _export(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.folder!r} cannot be written: {reason}.")
     if os.path.lexists(folder):
         raise UsageError(f"{args.folder!r} already exists. Name a new folder.")
+    _announced([args.path])
     from robomimic_ddp.commands.ckpt import contents
     from robomimic_ddp.commands.ckpt.export import export
 
@@ -103,6 +115,7 @@ def _rewrite(args: argparse.Namespace) -> None:
             f"--output {args.output!r} already exists. Name another file, or replace it with "
             "--force."
         )
+    _announced(sources)
     from robomimic_ddp.commands.ckpt import averaging, contents
 
     content = averaging.averaged([contents.read(path) for path in sources], sources)

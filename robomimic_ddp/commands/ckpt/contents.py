@@ -33,13 +33,7 @@ def read(path: Any) -> dict[str, Any]:
 
     Raises CheckpointError for other files. Runs no code of the file.
     """
-    file = paths.expanded(path)
-    if file.is_dir():
-        raise CheckpointError(
-            f"{path} is a folder; expected a file, such as models/*.pth or last.pth in it."
-        )
-    if not file.exists():
-        raise CheckpointError(f"{file.absolute()} does not exist.")
+    file = paths.checkpoint(path)
     content = safe_load.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)

@@ -26,7 +26,7 @@ from robomimic_ddp.errors import (
     UsageError,
 )
 from robomimic_ddp.monitoring.records import run_summary
-from robomimic_ddp.terminal import print_clean, say, table, whole_number, width
+from robomimic_ddp.terminal import announce, print_clean, say, table, whole_number, width
 
 LOG = "evaluation.log"
 _FILMED = 4
@@ -74,6 +74,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise UsageError(f"{args.run} is not the folder of a run. Expected one{example}.")
     if args.follow and args.checkpoints:
         raise UsageError("--follow evaluates every checkpoint: leave out --checkpoints.")
+    announce(f"reading the checkpoints of {directory}")
     from robomimic_ddp.commands.evaluate import checkpoints, record
 
     if not args.follow:

@@ -9,7 +9,7 @@ from typing import Any
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
-from robomimic_ddp.terminal import print_clean, whole_number
+from robomimic_ddp.terminal import announce, print_clean, whole_number
 
 SAMPLE = 64
 
@@ -33,14 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Print the report. Raises UsageError, DataError, ConfigError."""
-    from robomimic_ddp.commands.inspect_data import job_data, printing
 
     def show(report: Any) -> None:
+        from robomimic_ddp.commands.inspect_data import printing
+
         print_clean(json.dumps(report, indent=2)) if args.json else printing.show(report)
 
     if args.config is not None:
         if args.path is not None or args.output is not None:
             raise UsageError("--config shows the data of a job: leave out PATH and -o.")
+        announce(f"reading the data of {args.config}")
+        from robomimic_ddp.commands.inspect_data import job_data
+
         job_data.show(args.config, show)
         return EXIT_DONE
     if args.path is None:
@@ -68,6 +72,7 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
             f"{path} is a config. `robomimic-ddp inspect-data --config {shlex.quote(args.path)}` "
             "shows the data of its job."
         )
+    announce(f"reading {path}")
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 
