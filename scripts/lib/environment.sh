@@ -79,7 +79,7 @@ make_environment() {
         set -o pipefail # of pip's lines those that take long
         "$environment_python" -m pip install --progress-bar off --disable-pip-version-check \
             "${versions[@]}" --editable "$checkout${extras:+[$extras]}" |
-            sed -un 's/^Installing collected packages.*/  Installing them/p; /[0-9] [MG]B)$/p' >&2
+            sed -un 's/^Installing collected packages.*/  Installing them: minutes without a line on a slow disk/p; /[0-9] [MG]B)$/p' >&2
     ) || return 1
     touch "$stamp"
 }

@@ -95,6 +95,7 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
     checks.require_patched()
     for values in space.samples(sweep.space) if args.ranks > 1 else ():
         new.checked(directory / study.CONFIG, values, args.ranks)  # else all of them would fail
+    print_clean(f"what each trial prints is in {sweep.directory / 'logs'}")
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
         print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
