@@ -62,7 +62,10 @@ GROUPS = {
         " rlds/reading/test_damages rlds/contents/test_language rlds/order/test_shuffle_memory"
     ),
     "data/rlds/index/build data/rlds/index/source data/rlds/index/example data/rlds/index/records"
-    " data/rlds/index/cache": "rlds/reading/test_index rlds/contents/test_windows",
+    " data/rlds/index/cache": (
+        "rlds/reading/test_index rlds/contents/test_windows rlds/reading/test_bad_data"
+        " rlds/reading/test_damages rlds/reading/test_skip_corrupt rlds/reading/test_reader"
+    ),
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants. Those that
 read RLDS data are last: TensorFlow is in the process from there on.
