@@ -23,8 +23,8 @@ def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
         if type(value) is float:  # nearly all; numpy would take ten times as long
             numbers[key] = value
             continue
-        if isinstance(value, torch.Tensor):
-            value = value.tolist()  # numpy refuses gradients, GPUs and bfloat16
+        if isinstance(value, torch.Tensor):  # numpy refuses gradients, GPUs and bfloat16
+            value = value.detach().float().mean().item()
         with suppress(TypeError, ValueError):  # None, text, a dictionary
             numbers[key] = float(np.mean(value))
     return numbers
