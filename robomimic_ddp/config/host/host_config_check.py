@@ -85,7 +85,7 @@ def require_known(
 
 def _is_misspelt(key: Any, section: Any) -> bool:
     """Return whether `key` is almost a declared one. Sections and lists do not count: hosts allow
-    new modalities, such as rgb2 beside rgb.
+    new modalities, such as rgb2 in addition to rgb.
     """
     close = difflib.get_close_matches(str(key), list(section), n=1, cutoff=_ALMOST)
     return bool(close) and not isinstance(section[close[0]], (Mapping, list, tuple))
