@@ -184,7 +184,7 @@ def _run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     from robomimic_ddp.config import env
 
-    env.quiet_tensorflow()
+    env.defer_tensorflow()
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if any(argument in ("-h", "--help") for argument in arguments):
         print_clean(f"{__doc__}\n{USAGE}")
         return
-    env.quiet_tensorflow()
+    env.defer_tensorflow()
     with early_failure.shown():
         config = early_checks.dot_list_config(arguments)
     from robomimic_ddp.distributed.entry_point import entry_point

@@ -200,9 +200,16 @@ def recorded_collectives() -> str | None:
     return os.environ.get(_COLLECTIVES_PREFIX) or None if written else None
 
 
-def quiet_tensorflow() -> None:
-    """Silences TensorFlow's start-up messages in this process, unless the user set a log level."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+_DEFERS_TENSORFLOW = {"USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""transformers, which hosts import, loads TensorFlow only to look at it: a third of a rank's start
+and of its memory then. Where a host loads it itself, it prints no start-up messages.
+"""
+
+
+def defer_tensorflow() -> None:
+    """Leave TensorFlow to code that imports it, unless the user has set these variables."""
+    for name, text in _DEFERS_TENSORFLOW.items():
+        os.environ.setdefault(name, text)
 
 
 def tensorflow_is_quiet() -> bool:
@@ -275,10 +282,9 @@ def become(command: list[str], variables: Mapping[str, str]) -> None:
 def child_environment(python_path: list[str]) -> dict[str, str]:
     """Environment for a Python program of ours, with `python_path` first in PYTHONPATH.
 
-    One thread for each rank unless the user set another number; transformers, which hosts import,
-    does not load TensorFlow; no start-up messages of TensorFlow.
+    One thread for each rank unless the user set another number; see also `defer_tensorflow`.
     """
-    variables = {"OMP_NUM_THREADS": "1", "USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+    variables = {"OMP_NUM_THREADS": "1", **_DEFERS_TENSORFLOW, **os.environ}
     before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
     return {**variables, "PYTHONPATH": os.pathsep.join([*python_path, *before])}
 

@@ -28,9 +28,7 @@ def announced(monkeypatch, root, speed, *settings, has_data=False):
 def test_a_usual_machine_trains_all_epochs(monkeypatch, tmp_path, capsys):
     assert announced(monkeypatch, tmp_path, FAST) == 20
     said = capsys.readouterr().out
-    assert (
-        "the demo takes about 4 min here, 7 min and more if " in said and ": host 5 s, data " in said
-    )
+    assert "takes about 4 min here, 7 min and more if " in said and ": host 5 s, data " in said
     assert "that is" not in said
 
 

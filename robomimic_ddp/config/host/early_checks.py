@@ -29,6 +29,7 @@ def check_script() -> None:
     entry = host_edits.main_text()
     if "robomimic_ddp" not in entry or "entry_point(" not in entry:
         return
+    env.defer_tensorflow()
     words = dotlist.keys_beside_config()
     with early_failure.shown():
         options.resolve(dotlist.options(), launch_env.option_texts(env.variables()))
