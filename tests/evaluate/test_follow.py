@@ -203,7 +203,7 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, ca
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     config = {"experiment": {"logging": {"log_wandb": True, "wandb_proj_name": "lift"}}}
-    checkpoint = SimpleNamespace(config=config, epoch=50)
+    checkpoint = SimpleNamespace(config=config, epoch=50, mean_of="")
     result = {"env": "lift", "log": {"Success_Rate": 0.5}}
     trackers = Trackers(tmp_path)
     trackers.log(checkpoint, [result])
