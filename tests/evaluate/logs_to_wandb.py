@@ -43,7 +43,7 @@ def main(run: Path) -> None:
     trackers = Trackers(run)
     for epoch in (50, 20):  # the newest is evaluated first
         result = {"env": "lift", "log": {"Success_Rate": epoch / 100}}
-        trackers.log(SimpleNamespace(config=config, epoch=epoch), [result])
+        trackers.log(SimpleNamespace(config=config, epoch=epoch, mean_of=""), [result])
     trackers.close()
     wandb.teardown()  # its service writes the rest
     (file,) = run.glob("logs/wandb/offline-run-*/*.wandb")
