@@ -237,8 +237,20 @@ def test_trials_that_are_finished_need_no_batch_that_splits(make, on_two_ranks):
     made = make("ddp.batch=global", "train.batch_size=13,12")
     first, _ = made.trials()
     first.begin(host="", process=1, gpus="")
-    made.study.tell(first.number, 1.0)
-    assert on_two_ranks(made) == EXIT_DONE
+    (run := first.folder / "20260101").mkdir(parents=True)
+    log = {"epoch": 1, "phase": "valid", "log": {"Loss": 1.0}}
+    (run / "history.jsonl").write_text(json.dumps(log) + "\n")
+    (run / RECORD).write_text(json.dumps({"outcome": {}}))  # the worker was killed then
+    for _ in range(2):
+        assert on_two_ranks(made) == EXIT_DONE
+    assert [entry.state for entry in made.trials()] == ["complete"] * 2
+
+
+def test_a_trial_that_could_not_train_is_complete_where_it_has_trained(make, on_two_ranks):
+    made = make("ddp.batch=global", "train.batch_size=13,15")
+    for entry in made.trials():
+        entry.begin(host="", process=1, gpus="")
+        made.study.tell(entry.number, 1.0)
     assert on_two_ranks(made) == EXIT_DONE, "nothing is left to do"
 
 
