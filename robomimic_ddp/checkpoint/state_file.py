@@ -23,7 +23,7 @@ from robomimic_ddp.verify import digest
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 _DAMAGED = "ddp_state_damaged.pth"
-FORMAT = 1
+FORMAT = 2
 """Incremented when another version would misread the file."""
 PARTS = (
     "save_id",

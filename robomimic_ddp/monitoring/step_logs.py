@@ -23,9 +23,9 @@ def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
         if type(value) is float:  # nearly all; numpy would take ten times as long
             numbers[key] = value
             continue
-        if isinstance(value, torch.Tensor):  # numpy refuses gradients, GPUs and bfloat16
-            value = value.detach().float().mean().item()
-        with suppress(TypeError, ValueError):  # None, text, a dictionary
+        with suppress(TypeError, ValueError, RuntimeError):  # None, text, a sparse tensor
+            if isinstance(value, torch.Tensor):  # numpy refuses gradients, GPUs and bfloat16
+                value = value.detach().float().mean().item()
             numbers[key] = float(np.mean(value))
     return numbers
 

@@ -130,7 +130,7 @@ class _Epoch:
         run = self.run
         if not run.options.profile or run.progress.profiled:
             return None
-        left = None if self.steps is None else self.steps - self.done_before
+        left = main_rank.on_main(lambda: self.steps and self.steps - self.done_before)
         if left is not None and left < profiler.least_steps(run.options.profile):
             run.progress.profiled = not self.done_before  # the next epoch is a whole one
             main_rank.say(profiler.too_short(run.options.profile, left))

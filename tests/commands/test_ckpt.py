@@ -303,10 +303,12 @@ def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, c
         ({"action_keys": ["a/x"]}, {"action_keys": ["b/x"]}, False),
     ],
 )
-def test_a_run_whose_data_has_moved_has_a_mean(write, tmp_path, first, second, is_one):
+def test_a_run_whose_data_has_moved_has_a_mean(write, tmp_path, capsys, first, second, is_one):
+    """With a warning: other data may have the same name."""
     configs = [json.dumps({"train": settings}) for settings in (first, second)]
     files = [write(f"{number}.pth", config=config) for number, config in enumerate(configs)]
     assert command("average", *files, "-o", tmp_path / "mean.pth") == (not is_one)
+    assert ("only if that is the same data" in capsys.readouterr().err) == is_one
 
 
 @pytest.mark.bad_input

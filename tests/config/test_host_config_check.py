@@ -50,12 +50,14 @@ def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
 def test_where_the_host_allows_new_keys_a_mistyped_one_is_refused_and_a_new_one_is_not():
     """A sweep over `learning_rate.inital` would train the default rate in every trial."""
     rates = "algo.optim_params.policy.learning_rate."
-    for key in ("inital", "Initial", "decay_facotr"):
+    for key in ("inital", "Initial", "decay_facotr", "epoch_shedule"):
         with pytest.raises(ConfigError, match=f"unknown key {rates}{key}: .* is {rates}"):
             host_config_check.require_known(config_with({}, "bc"), nested(rates + key, 1e-4))
     modalities = "observation.modalities.obs."
-    for key in (rates + "num_cycles", rates + "warmup_steps", modalities + "rgb2"):
+    for key in (rates + "num_cycles", rates + "initial_lr", modalities + "rgb2"):
         host_config_check.require_known(config_with({}, "bc"), nested(key, 1))
+    both = nested(rates[:-1], {"initial": 0.1, "initials": 0.2})
+    host_config_check.require_known(config_with({}, "bc"), both)
 
 
 def nested(dotted, value):

@@ -14,14 +14,19 @@ from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import tree
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.terminal import warn
 
 _DEFINING = re.compile(
-    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_path|data_cache_dir|num_epochs|"
+    r"algo_name$|(algo|observation)\.|train\.(?!(output_dir|data_cache_dir|num_epochs|"
     r"batch_size|num_data_workers|hdf5_cache_mode|hdf5_use_swmr|num_parallel_calls|cuda)$)"
 )
 """Settings that all checkpoints of a run have in common, even after it was resumed."""
-_PATHS, _FOLDERS = ("train.data", "train.rlds_schema"), re.compile(r'(?<=")[^"]*/(?=[^"/])')
-"""Of these settings the names of files and folders, since data may have moved."""
+_MOVABLE = {
+    "train.data": re.compile(r'(?<=")[^"]*/(?=[^"/])'),
+    "train.rlds_schema": re.compile(r'(?<=")[^"]*/(?=[^"/])'),
+    "train.data_path": re.compile(r'(?<=").*(?=")'),
+}
+"""Settings with paths -> what of them may differ, with a warning: data may have moved."""
 
 
 def averaged(checkpoints: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
@@ -74,14 +79,23 @@ def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
 
 
 def _require_one_run(first: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError, with the first difference, for checkpoints of different trainings."""
+    """Raise CheckpointError, with the first difference, for checkpoints of different trainings, and
+    warn where only the folder of the data differs.
+    """
     settings, others = _settings(first), _settings(other)
     for key in sorted({*settings, *others}) if settings and others else ():
         values = [values.get(key, "nothing") for values in (others, settings)]
-        if values[0] != values[1]:
+        folders = _MOVABLE.get(key)
+        names = [folders.sub("", value) if folders else value for value in values]
+        if names[0] != names[1]:
             raise CheckpointError(
                 f"{where} are of different trainings: {key} is {values[0][:80]} and "
                 f"{values[1][:80]}. Average checkpoints of one run."
+            )
+        if values[0] != values[1]:
+            warn(
+                f"{where}: {key} is {values[0][:80]} and {values[1][:80]}. Their mean acts well "
+                "only if that is the same data, in another folder"
             )
 
 
@@ -95,11 +109,7 @@ def _settings(content: Mapping[str, Any]) -> dict[str, str]:
         settings = {key: json.dumps(value, default=str, sort_keys=True) for key, value in named}
     else:
         settings = {}
-    return {
-        key: _FOLDERS.sub("", value) if key in _PATHS else value
-        for key, value in settings.items()
-        if _DEFINING.match(key)
-    }
+    return {key: value for key, value in settings.items() if _DEFINING.match(key)}
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:

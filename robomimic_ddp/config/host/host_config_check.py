@@ -43,7 +43,7 @@ _MAY_BE_NULL = {
     "experiment.validation_epoch_every_n_steps": "a whole pass",
     "experiment.save.every_n_epochs": "no save at fixed epochs",
 }
-_ALMOST = 0.8
+_ALMOST = 0.85
 """Share of letters, after difflib, from which a key is taken for a mistyped one."""
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
@@ -64,7 +64,8 @@ def require_known(
     root = config if root is None else root
     for key, value in settings.items():
         if key not in config:
-            if not getattr(config, "key_lockable", False) and not _is_misspelt(key, config):
+            takes_any = not getattr(config, "key_lockable", False)
+            if takes_any and not _is_misspelt(key, config, settings):
                 continue
             if new_keys is not None:
                 new_keys.append(f"{prefix}{key}")
@@ -83,12 +84,15 @@ def require_known(
             _require_kind(f"{prefix}{key}", value, config[key])
 
 
-def _is_misspelt(key: Any, section: Any) -> bool:
-    """Return whether `key` is almost a declared one. Sections and lists do not count: hosts allow
-    new modalities, such as rgb2 in addition to rgb.
+def _is_misspelt(key: Any, section: Any, settings: Mapping) -> bool:
+    """Return whether `key` of `settings` is almost one that the host's `section` declares, and they
+    have not. Sections of lists or sections do not count: hosts allow new modalities, such as rgb2
+    in addition to rgb.
     """
+    if all(isinstance(value, (Mapping, list, tuple)) for value in section.values()):
+        return False
     close = difflib.get_close_matches(str(key), list(section), n=1, cutoff=_ALMOST)
-    return bool(close) and not isinstance(section[close[0]], (Mapping, list, tuple))
+    return any(name not in settings for name in close)
 
 
 def _require_kind(dotted: str, value: Any, default: Any) -> None:

@@ -41,7 +41,7 @@ LIMITS = {
 
 
 def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
-    for _ in range(num_steps):
+    for _ in range(len(data_loader) if num_steps is None else num_steps):
         model.process_batch_for_training({"actions": torch.ones(2, 1)})
         weight = torch.ones(64, 64)
         for _ in range(20):
@@ -50,8 +50,8 @@ def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
     return {"Loss": 0.0}
 
 
-def profiled(directory, steps, of_epoch):
-    """What the main rank prints in two epochs of `of_epoch` steps."""
+def profiled(directory, steps, of_epoch, is_pass=False):
+    """What the main rank prints in two epochs of `of_epoch` steps, or passes over as many."""
     printed = io.StringIO()
     with (
         running(Path(directory), profile=steps) as run,
@@ -62,7 +62,8 @@ def profiled(directory, steps, of_epoch):
         algo, logged = Algo(), seam.epoch_log(run_epoch)
         for number in (1, 2):
             run.progress.part.epoch = number
-            logged(algo, [], number, num_steps=of_epoch)
+            loader, count = ([None] * of_epoch, None) if is_pass else ([], of_epoch)
+            logged(algo, loader, number, num_steps=count)
     return [text for text in printed.getvalue().splitlines() if "profile" in text]
 
 
@@ -82,8 +83,10 @@ def test_each_rank_leaves_a_trace_and_the_main_rank_prints_a_line(ranks, tmp_pat
     assert [traced_steps(one) for one in traces] == [3, 3]
 
 
-def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path):
-    main = ranks.run(profiled, str(tmp_path), 8, 15, world_size=1)[0]
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_an_epoch_that_is_too_short_says_so(ranks, tmp_path, is_pass):
+    """Only the main rank knows the length of a pass before it."""
+    main = ranks.run(profiled, str(tmp_path), 8, 15, is_pass)[0]
     assert main == [
         "ddp.profile=8: nothing is profiled in this epoch, which takes 15 step(s); expected 10 to "
         "settle and 8 more"
