@@ -141,10 +141,12 @@ def python_path() -> str:
 
 
 def chosen_gpus() -> str:
-    """Return CUDA_VISIBLE_DEVICES; "" without it, and where Slurm has set it: the GPUs of another
-    allocation have other numbers.
+    """Return CUDA_VISIBLE_DEVICES; "" without it, and in a job of Slurm, LSF, PBS or Grid Engine,
+    which may have set it: the GPUs of another allocation have other numbers.
     """
-    return "" if "SLURM_JOB_ID" in os.environ else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    is_allocated = not {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}.isdisjoint(os.environ)
+    is_allocated |= {"JOB_ID", "SGE_ROOT"} <= os.environ.keys()
+    return "" if is_allocated else os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def working_folder() -> str:

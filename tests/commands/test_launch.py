@@ -298,10 +298,10 @@ if "lost" in sys.argv:
 else:
     PR_SET_CHILD_SUBREAPER = 36  # as a container's first process, this one gets orphans
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 1.0
+quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 3.0
 sys.exit(quiet_torchrun.main())
 """
-RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 4"
+RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 6"
 """A rank that fails at its first attempt, and leaves a process, which ends, at each of them."""
 
 
@@ -462,6 +462,7 @@ def test_the_folder_of_the_runs_is_printed(launch, config):
         ("train", [], "/data/${train.seed}/e-${train.seed}"),
         ("train", ["--name", "f", "--resume"], "/data/${train.seed}/f"),
         ("train", ["--name=f", "--debug"], "/tmp/tmp_trained_models/f"),
+        ("train", ["--name", "e", "--name=f", "--debugs"], "/data/${train.seed}/f"),
     ],
 )
 def test_the_folder_of_the_runs_is_the_ranks(module, words, folder, launch, config, monkeypatch):
@@ -471,6 +472,23 @@ def test_the_folder_of_the_runs_is_the_ranks(module, words, folder, launch, conf
     path = config(train=train, experiment={"name": "e-${train.seed}"})
     words = ("--config", path, "--dry-run", "--module", f"lab.{module}", "--", *words)
     assert f"\nruns: {folder}\ncommand: " in launch(*words)[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("train", ["--debug=false"]),
+        ("train", ["--debug", "false"]),
+        ("train_rlds", ["train=big", "experiment.name=a_${train.seed}"]),
+        ("train_rlds", ["+train=big", "train.output_dir=/data"]),
+    ],
+)
+def test_the_folder_of_the_runs_may_be_the_hosts_affair(module, words, launch, config):
+    """A --debug with a value, and a section that a Hydra group has chosen."""
+    path = config(train={"output_dir": "/data", "seed": 7}, experiment={"name": "e-${train.seed}"})
+    words = ("--config", path, "--dry-run", "--module", f"lab.{module}", "--", *words)
+    code, out, err = launch(*words)
+    assert code == 0 and "runs: " not in out and not err
 
 
 @pytest.mark.bad_input

@@ -101,6 +101,26 @@ def test_a_launcher_that_waits_for_nodes_ends_on_a_signal(number, nodes):
     assert "Traceback" not in text, text
 
 
+CONNECTS = """
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as backend
+store = backend.TCPStore
+backend.TCPStore = lambda *words, **named: (print("connects", flush=True), store(*words, **named))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_that_cannot_reach_the_first_node_ends_on_a_signal(number, nodes):
+    """For a minute it is in C++, where no handler of Python's runs."""
+    output = nodes.start("second", "--rdzv_conf=is_host=0", "rank.py", first=CONNECTS)
+    wait_for("connects", [output])
+    time.sleep(1)
+    nodes.launchers[0].send_signal(number)
+    assert nodes.launchers[0].wait(20) == 128 + number
+    text = output.read_text()
+    assert text.count(f"launch: no ranks were started after {number.name}\n") == 1, text
+    assert "Traceback" not in text, text
+
+
 HANGS = """
 import sys, time
 from robomimic_ddp.config import env

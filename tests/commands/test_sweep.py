@@ -22,6 +22,7 @@ import pytest
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.checkpoint import lock as run_lock
 from robomimic_ddp.commands.sweep import command, new, space, study
+from robomimic_ddp.commands.sweep import worker as sweep_workers
 from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, RUN_LOCK, Trial
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import (
@@ -197,13 +198,67 @@ def test_an_unedited_host_trains_nothing(make, capsys):
     assert "robomimic-ddp apply" in capsys.readouterr().err
 
 
-def test_a_batch_that_does_not_split_over_the_ranks_begins_no_trial(make, capsys, monkeypatch):
-    """Every trial would fail, and a failed trial is not trained again."""
+@pytest.fixture
+def on_two_ranks(monkeypatch):
+    """`on_two_ranks(sweep)`: the exit code of `sweep run --ranks 2`; training is a stand-in."""
     monkeypatch.setattr(command.checks, "require_patched", lambda: "")
-    made = make("ddp.batch=global", "train.batch_size=4,5")
-    assert sweep("run", made.directory, "--ranks", "2") == EXIT_REFUSED
-    assert "train.batch_size=5 with ddp.batch=global does not split" in capsys.readouterr().err
+    monkeypatch.setattr(command, "_gpus", lambda ranks: [""])
+    monkeypatch.setattr(sweep_workers, "Worker", lambda made, *_: worker(made.directory))
+    return lambda made: sweep("run", made.directory, "--ranks", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["train.batch_size=13,15"], {}),
+        (["train.batch_size=13", f"{RATE}=log(1e-5,1e-3)"], {"sampler": "random", "trials": 2}),
+    ],
+)
+def test_a_batch_that_does_not_split_over_the_ranks_begins_no_trial(
+    words, options, make, capsys, on_two_ranks
+):
+    """Every trial would fail, and a failed trial is not trained again."""
+    made = make("ddp.batch=global", *words, **options)
+    assert on_two_ranks(made) == EXIT_REFUSED
+    assert "train.batch_size=13 with ddp.batch=global does not split" in capsys.readouterr().err
     assert [entry.state for entry in made.trials()] == ["waiting"] * 2
+
+
+def test_a_batch_that_splits_over_the_ranks_trains_where_another_does_not(
+    make, capsys, on_two_ranks
+):
+    made = make("ddp.batch=global", "train.batch_size=13,12")
+    assert on_two_ranks(made) == EXIT_REFUSED
+    assert [entry.state for entry in made.trials()] == ["fail", "complete"]
+    assert "1 failed" in capsys.readouterr().out
+
+
+def test_trials_that_are_finished_need_no_batch_that_splits(make, on_two_ranks):
+    made = make("ddp.batch=global", "train.batch_size=13,12")
+    first, _ = made.trials()
+    first.begin(host="", process=1, gpus="")
+    (run := first.folder / "20260101").mkdir(parents=True)
+    log = {"epoch": 1, "phase": "valid", "log": {"Loss": 1.0}}
+    (run / "history.jsonl").write_text(json.dumps(log) + "\n")
+    (run / RECORD).write_text(json.dumps({"outcome": {}}))  # the worker was killed then
+    for _ in range(2):
+        assert on_two_ranks(made) == EXIT_DONE
+    assert [entry.state for entry in made.trials()] == ["complete"] * 2
+
+
+def test_a_trial_that_could_not_train_is_complete_where_it_has_trained(make, on_two_ranks):
+    made = make("ddp.batch=global", "train.batch_size=13,15")
+    for entry in made.trials():
+        entry.begin(host="", process=1, gpus="")
+        made.study.tell(entry.number, 1.0)
+    assert on_two_ranks(made) == EXIT_DONE, "nothing is left to do"
+
+
+@pytest.mark.parametrize("drawn", ["13,12", "int(13,15)"])
+def test_a_batch_that_is_yet_to_be_drawn_may_split(drawn, make, on_two_ranks, monkeypatch):
+    monkeypatch.setattr(Worker, "run", lambda self: EXIT_DONE)
+    made = make("ddp.batch=global", f"train.batch_size={drawn}", sampler="random", trials=2)
+    assert on_two_ranks(made) == EXIT_DONE
 
 
 @pytest.mark.parametrize(

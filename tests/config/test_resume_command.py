@@ -44,17 +44,32 @@ def test_options_in_the_environment_are_repeated():
     assert resume_command.build(launch, ["python", "train.py"]) == expected
 
 
-def test_the_gpus_that_the_user_chose_are_repeated(monkeypatch):
+SCHEDULERS = (("SLURM_JOB_ID",), ("LSB_JOBID",), ("PBS_JOBID",), ("JOB_ID", "SGE_ROOT"))
+
+
+@pytest.fixture
+def no_scheduler(monkeypatch):
+    for name in (name for names in SCHEDULERS for name in names):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_gpus_that_the_user_chose_are_repeated(no_scheduler, monkeypatch):
     """Else it would train on the first ones, where another run may be."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
     said = resume_command.build(LaunchEnv(), WORDS, "/host", gpus=env.chosen_gpus())
     assert said.startswith("PYTHONPATH=/host CUDA_VISIBLE_DEVICES=2,GPU-5a ROBOMIMIC_DDP_RESUME=")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert env.chosen_gpus() == ""
+
+
+@pytest.mark.parametrize("names", SCHEDULERS)
+def test_the_gpus_that_a_scheduler_chose_are_not_repeated(names, no_scheduler, monkeypatch):
+    """The next job has other GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert env.chosen_gpus() == "", "the next job has other GPUs"
+    for name in names:
+        assert env.chosen_gpus() == "1"
+        monkeypatch.setenv(name, "7")
+    assert env.chosen_gpus() == ""
 
 
 def test_what_the_shell_would_not_find_is_named():

@@ -5,6 +5,7 @@ last thing printed is the command that resumes, if the ranks have printed one.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -43,6 +45,8 @@ _STORE_ERROR = getattr(dist, "DistError", RuntimeError)
 """Where the first node is lost after all have met; torch 2.0 has no type for it."""
 _WAIT_SECONDS = 60.0
 """After so long a launcher says that it waits for other nodes."""
+_HANDLER_SECONDS = 1.0
+"""So long Python's handler of a signal may take to run: not while torch connects, in C++."""
 
 
 def main() -> int:
@@ -50,10 +54,10 @@ def main() -> int:
     failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
     tell how its ranks have ended.
     """
+    begun, ended = threading.Event(), threading.Event()
     handling = training_process.handling(_ENDS, _on_signal)
-    with env.resume_note() as note, _ranks() as ranks, handling:
+    with env.resume_note() as note, _ranks(begun) as ranks, _ending(begun, ended, note), handling:
         evaluation = Evaluation(note, env.evaluation())
-        ended = threading.Event()
         if hasattr(os, "waitid"):
             stuck = (ranks, evaluation, ended)
             threading.Thread(target=_end_if_stuck, args=stuck, daemon=True).start()
@@ -64,9 +68,8 @@ def main() -> int:
                 torchrun()
             evaluation.end(is_complete=True)
         except SignalException as interrupt:
-            outcome = "the ranks have ended" if ranks else "no ranks were started"
-            outcome += f" after {signal.Signals(interrupt.sigval).name}"
-            code = 128 + interrupt.sigval
+            outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
+            outcome, code = outcome if ranks else _none(interrupt.sigval), 128 + interrupt.sigval
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
             codes = {rank.exitcode for rank in failure.failures.values()}
@@ -93,6 +96,37 @@ def main() -> int:
 
 def _on_signal(number: int, frame: Any) -> None:
     raise SignalException("before the ranks", signal.Signals(number))
+
+
+def _none(number: int) -> str:
+    return f"no ranks were started after {signal.Signals(number).name}"
+
+
+@contextmanager
+def _ending(begun: threading.Event, ended: threading.Event, note: Path) -> Iterator[None]:
+    """For the block, end this process a second after one of _ENDS, unless torchrun has `begun` to
+    start ranks or has `ended`, and remove the folder of `note`.
+    """
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+
+    def end() -> None:
+        with open(signals, "rb", buffering=0) as numbers:
+            while number := numbers.read(1):
+                if number[0] not in _ENDS or ended.wait(_HANDLER_SECONDS) or begun.is_set():
+                    continue
+                shutil.rmtree(note.parent, ignore_errors=True)
+                with suppress(OSError):  # a closed terminal
+                    print_clean(f"launch: {_none(number[0])}", file=sys.stderr)
+                os._exit(128 + number[0])
+
+    threading.Thread(target=end, daemon=True).start()
+    former = signal.set_wakeup_fd(wakeup)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(wakeup)
 
 
 def _not_met(error: Exception) -> str:
@@ -150,12 +184,15 @@ def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) ->
 
 
 @contextmanager
-def _ranks() -> Iterator[Sequence[int]]:
-    """For the block, the process ids of the ranks that torchrun has started last."""
+def _ranks(begun: threading.Event) -> Iterator[Sequence[int]]:
+    """For the block, the process ids of the ranks that torchrun has started last; `begun` is set
+    before the first of them starts.
+    """
     ranks: list[int] = []
     begin = PContext.start
 
     def start(context: PContext) -> None:
+        begun.set()
         begin(context)
         ranks[:] = context.pids().values()
 

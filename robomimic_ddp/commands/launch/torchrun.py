@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,21 +97,40 @@ def runs_folder(settings: Settings) -> Path | None:
     ConfigError.
     """
     config = read_json(settings.config, "--config ")
+    words = settings.overrides
     if settings.takes_dot_list:
         refuse_resolvers(config, settings.config)
-        config = host_config.merged(
-            config, parse_dotlist([w for w in settings.overrides if "=" in w])
-        )
+        if any(_chooses_section(word, config) for word in words):
+            return None
+        config = host_config.merged(config, parse_dotlist([w for w in words if "=" in w]))
         name, is_short, folder = None, config.get("debug"), host_config.debug_folder()
     else:
-        host = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        host.add_argument("--name", nargs="?")
-        host.add_argument("--debug", action="store_true")
-        flags, _ = host.parse_known_args(settings.overrides)
-        name, is_short, folder = flags.name, flags.debug, Path("/tmp/tmp_trained_models")
+        name, debug = _flag(words, "--name"), _flag(words, "--debug")
+        if debug:  # a host whose flag has a value: which ones mean true?
+            return None
+        is_short, folder = debug is not None, Path("/tmp/tmp_trained_models")
     output = folder if is_short else paths.expanded(tree.at(config, "train.output_dir") or "")
     name = str(name or tree.at(config, "experiment.name") or "")
     return output / name if name and output.is_absolute() else None
+
+
+def _chooses_section(word: str, config: Mapping) -> bool:
+    """Return whether a word such as train=big replaces a section by a group of Hydra's, whose keys
+    only the host knows.
+    """
+    key, _, value = word.lstrip("+").partition("=")
+    return isinstance(config.get(key), Mapping) and not value.startswith("{")
+
+
+def _flag(words: Sequence[str], flag: str) -> str | None:
+    """Return the value of the last `flag`, "" if it has none; None without the flag."""
+    value = None
+    for word, after in zip(words, [*words[1:], "-"]):
+        if word == flag:
+            value = "" if after.startswith("-") else after
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
 
 
 def signal_settings() -> tuple[list[str], dict[str, str]]:

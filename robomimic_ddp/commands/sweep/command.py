@@ -7,13 +7,24 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, UsageError
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_STOPPED,
+    DataError,
+    RobomimicDDPError,
+    UsageError,
+)
 from robomimic_ddp.terminal import print_clean, say, whole_number
+
+if TYPE_CHECKING:
+    from robomimic_ddp.commands.sweep.study import Sweep
+
+_BATCH_KEYS = ("train.batch_size", "ddp.batch", "ddp.accumulate")
 
 
 class _Intermixed(argparse.ArgumentParser):
@@ -88,18 +99,41 @@ def _new(args: argparse.Namespace, directory: Path) -> int:
 
 
 def _train(args: argparse.Namespace, directory: Path) -> int:
-    from robomimic_ddp.commands.sweep import new, space, study, worker
+    from robomimic_ddp.commands.sweep import study, worker
 
     sweep = study.Sweep(directory)
     sweep.require_same_config()
     checks.require_patched()
-    for values in space.samples(sweep.space) if args.ranks > 1 else ():
-        new.checked(directory / study.CONFIG, values, args.ranks)  # else all of them would fail
+    if args.ranks > 1:
+        _require_trainable(sweep, args.ranks)
     print_clean(f"what each trial prints is in {sweep.directory / 'logs'}")
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
         print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
     return code
+
+
+def _require_trainable(sweep: Sweep, ranks: int) -> None:
+    """Raise the first trial's ConfigError, OptionError, PlanError or UsageError if none of the
+    remaining trials can train on that many ranks. A batch that is yet to be drawn may split.
+    """
+    from robomimic_ddp.commands.sweep import new, space, study
+
+    sample, problem = next(space.samples(sweep.space)), None
+    for trial in sweep.trials():
+        if trial.state not in ("running", "waiting"):
+            continue
+        undrawn = [key for key in _BATCH_KEYS if key in sweep.space and key not in trial.values]
+        if trial.is_finished or not all(sweep.space[key].single() for key in undrawn):
+            return
+        try:
+            new.checked(sweep.directory / study.CONFIG, {**sample, **trial.values}, ranks)
+        except RobomimicDDPError as error:
+            problem = problem or error
+        else:
+            return
+    if problem is not None:
+        raise problem
 
 
 def _show(args: argparse.Namespace, directory: Path) -> int:
