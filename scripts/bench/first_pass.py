@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--data", default=DEFAULT_FOLDER, help="where the dataset is kept")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    env.quiet_tensorflow()
+    env.defer_tensorflow()
     job = DataJob(args.data, (180, 320), (128, 128))
     write_if_missing(job)
     dataset = open_dataset(job)

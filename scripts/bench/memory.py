@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batches", type=int, default=20_000)
     batches = parser.parse_args().batches
-    env.quiet_tensorflow()
+    env.defer_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
         job = DataJob(folder, (16, 16), (16, 16), batch=4, frame_stack=1)
         write_if_missing(job)

@@ -114,5 +114,5 @@ def _limit(job: DataJob, options: Any) -> Stream:
     return Stream(iter(batches.with_options(options)), per_batch, 2 + job.threads)
 
 
-env.quiet_tensorflow()
+env.defer_tensorflow()
 import_tensorflow(), importlib.import_module("tensorflow_datasets")
