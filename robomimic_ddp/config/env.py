@@ -140,12 +140,15 @@ def python_path() -> str:
     return os.environ.get("PYTHONPATH", "")
 
 
+_ALLOCATED = ({"SLURM_JOB_ID"}, {"LSB_JOBID"}, {"PBS_JOBID"}, {"JOB_ID", "SGE_ROOT"})
+"""Variables that a job of Slurm, LSF, PBS or Grid Engine has."""
+
+
 def chosen_gpus() -> str:
-    """Return CUDA_VISIBLE_DEVICES; "" without it, and in a job of Slurm, LSF, PBS or Grid Engine,
-    which may have set it: the GPUs of another allocation have other numbers.
+    """Return CUDA_VISIBLE_DEVICES; "" without it, and in the job of a scheduler, which may have set
+    it: the GPUs of another allocation have other numbers.
     """
-    is_allocated = not {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}.isdisjoint(os.environ)
-    is_allocated |= {"JOB_ID", "SGE_ROOT"} <= os.environ.keys()
+    is_allocated = any(names <= os.environ.keys() for names in _ALLOCATED)
     return "" if is_allocated else os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 

@@ -51,8 +51,10 @@ def test_a_rank_leaves_tensorflow_to_code_that_imports_it():
     assert shown.stdout.split()[-2:] == ["True", "False"], shown.stderr
 
 
-def test_a_training_script_does_so_before_it_imports_the_host(monkeypatch, tmp_path):
-    monkeypatch.delenv("USE_TF", raising=False)
+def test_a_training_script_does_so_before_it_imports_the_host(monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    monkeypatch.setenv("USE_TF", "")  # so that it is restored
+    monkeypatch.delenv("USE_TF")
     for entry, expected in (("import robomimic", None), (PATCHED_ENTRY, "0")):
         monkeypatch.setattr(host_edits, "main_text", lambda entry=entry: entry)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])

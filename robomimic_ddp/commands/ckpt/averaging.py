@@ -21,9 +21,10 @@ _DEFINING = re.compile(
     r"batch_size|num_data_workers|hdf5_cache_mode|hdf5_use_swmr|num_parallel_calls|cuda)$)"
 )
 """Settings that all checkpoints of a run have in common, even after it was resumed."""
+_FOLDERS = re.compile(r'(?<=")[^"]*/(?=[^"/])')
 _MOVABLE = {
-    "train.data": re.compile(r'(?<=")[^"]*/(?=[^"/])'),
-    "train.rlds_schema": re.compile(r'(?<=")[^"]*/(?=[^"/])'),
+    "train.data": _FOLDERS,
+    "train.rlds_schema": _FOLDERS,
     "train.data_path": re.compile(r'(?<=").*(?=")'),
 }
 """Settings with paths -> what of them may differ, with a warning: data may have moved."""

@@ -21,6 +21,9 @@ from robomimic_ddp.distributed import rendezvous
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 """Signals that torchrun forwards to its ranks: its defaults, and Slurm's warning SIGUSR1."""
 
+_HOSTS_DEBUG_FOLDER = Path("/tmp/tmp_trained_models")
+"""Where robomimic's train.py, and those of its forks, write the runs of --debug."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -108,7 +111,7 @@ def runs_folder(settings: Settings) -> Path | None:
         name, debug = _flag(words, "--name"), _flag(words, "--debug")
         if debug:  # a host whose flag has a value: which ones mean true?
             return None
-        is_short, folder = debug is not None, Path("/tmp/tmp_trained_models")
+        is_short, folder = debug is not None, _HOSTS_DEBUG_FOLDER
     output = folder if is_short else paths.expanded(tree.at(config, "train.output_dir") or "")
     name = str(name or tree.at(config, "experiment.name") or "")
     return output / name if name and output.is_absolute() else None
