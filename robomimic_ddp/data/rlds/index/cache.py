@@ -126,7 +126,7 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
     """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
-    cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
+    cores = machine.share_of_cores(group.cores_of_node())
     stored = dict(_read_parts(parts, source))
     # A part that several ranks have found is the first one's.
     seen = group.gather_objects(sorted(stored))
