@@ -22,7 +22,6 @@ ADDED = {
         IMPORT,
         '"obs_encoder": DDPUtils.parallel(obs_encoder),',
         '"noise_pred_net": DDPUtils.parallel(noise_pred_net)',
-        "return TensorUtils.to_float(TensorUtils.to_device(input_batch, self.device))",
     ],
     "algo/td3_bc.py": [
         IMPORT,
@@ -72,7 +71,7 @@ ADDED = {
 }
 REPLACED = {
     "algo/cql.py": 2,
-    "algo/diffusion_policy.py": 3,
+    "algo/diffusion_policy.py": 2,
     "algo/td3_bc.py": 1,
     "scripts/train.py": 10,
     "utils/diffusion_utils.py": 1,
@@ -117,7 +116,7 @@ def test_applied_again_nothing_changes(retrofit):
     assert second.state == "patched"
     done = [finding for finding in second.findings if isinstance(finding.outcome, AlreadyApplied)]
     edited = [one for one in first.findings if not isinstance(one.outcome, NotPresent)]
-    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in edited) == 30
+    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in edited) == 29
 
 
 def test_revert_gives_back_every_byte_and_mode(retrofit):
