@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
@@ -140,10 +139,10 @@ class RLDSLoader:
         )
         return batch
 
-    def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
+    def _open(self, sizes: Callable[[], Iterator[int]] | None = None) -> RemoteBatches:
         """Return the batches from the current position on (see `engine.Batches`)."""
         arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
-        return RemoteBatches((*arguments, self._start(), groups), self._counters)
+        return RemoteBatches((*arguments, self._start(), sizes), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""
