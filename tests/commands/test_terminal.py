@@ -171,7 +171,7 @@ ROWS = {
     "plot": run,
     "inspect-data": dataset,
     **{command: edits(command) for command in ("status", "apply", "revert")},
-    "run": lambda folder: ["run", NAME],
+    "run": lambda folder: ["run", "--host", str(write_host(folder)), NAME],
     "launch": lambda folder: ["launch", "--config", config(folder), "--dry-run"],
     "evaluate": lambda folder: ["evaluate", str(folder / NAME)],
     "sweep": trial,
