@@ -1,4 +1,4 @@
-"""Configurations that cannot train, through the entry."""
+"""Configurations that cannot train, some of them through the entry."""
 
 from __future__ import annotations
 
@@ -210,6 +210,27 @@ OPTIONS = (
 )
 
 
-@rows(*FILES, *KEYS, *VALUES, *OPTIONS)
+THROUGH_THE_ENTRY = {
+    "key: unknown in the file",
+    "key: a word",
+    "value: train.num_data_workers=100000",
+    "value: algo.optim_params.policy.learning_rate.initial=.nan",
+    "option: unknown",
+    "option: unknown to this torch",
+}
+"""The other rows of a dot-list are refused in this process."""
+REST = (*KEYS, *VALUES, *OPTIONS)
+
+
+def is_for_the_entry(case: Case) -> bool:
+    return case.entry == "train" or bool(case.environ) or case.name in THROUGH_THE_ENTRY
+
+
+@rows(*FILES, *filter(is_for_the_entry, REST))
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)
+
+
+@rows(*(case for case in REST if not is_for_the_entry(case)))
+def test_it_is_refused(case: Case, refusal: str) -> None:
+    assert not [word for word in case.words if word not in refusal], refusal
