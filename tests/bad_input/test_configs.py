@@ -109,6 +109,7 @@ KEYS = (
     Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
     Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
     Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),
+    Case("key: a file", dotlist("cfg.json"), ("Write load_from=cfg.json.",)),
     Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value", "Write resume=true.")),
     Case("key: a broken list", dotlist("train.x=[1,2"), ("could not be read as key=value",)),
     Case(
