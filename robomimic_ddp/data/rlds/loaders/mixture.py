@@ -86,7 +86,7 @@ class MixtureTrainLoader(_MixtureLoader):
             "batches": self._batches,
             "batch_size": self.batch_size,
             "weights": self.dataset.weights,
-            "given": self._quotas.given,
+            "given": self._quotas.before,
             "members": {
                 _name(number, member): member.position()
                 for number, member in enumerate(self.members)

@@ -11,20 +11,20 @@ import numpy as np
 
 class Quotas:
     """Assigns the windows of each batch to D datasets: by `weights`, to within two windows after
-    any number of batches. given: windows of each in the complete batches before the next one.
+    any number of batches. before: windows of each in the complete batches before the next one.
     """
 
     def __init__(
-        self, weights: Sequence[float], batch_size: int, given: Sequence[int] | None = None
+        self, weights: Sequence[float], batch_size: int, before: Sequence[int] | None = None
     ) -> None:
         self.weights = (np.asarray(weights, np.float64) / np.sum(weights)).tolist()
         self.batch_size = batch_size
-        self.given = [0] * len(weights) if given is None else list(given)
+        self.before = [0] * len(weights) if before is None else list(before)
 
     def next(self) -> list[int]:
         """Return the windows of each dataset in the next batch; their sum is the batch size."""
         quota = self._quota()
-        self.given = [sum(pair) for pair in zip(self.given, quota)]
+        self.before = [sum(pair) for pair in zip(self.before, quota)]
         return quota
 
     def sizes(self, number: int, after: int = 0) -> Iterator[int]:
@@ -43,8 +43,8 @@ class Quotas:
         """Return the next quota, by the largest remainders. For a few datasets Python's numbers are
         faster.
         """
-        total = sum(self.given) + self.batch_size
-        due = [weight * total - number for weight, number in zip(self.weights, self.given)]
+        total = sum(self.before) + self.batch_size
+        due = [weight * total - number for weight, number in zip(self.weights, self.before)]
         quota = [math.floor(max(number, 0.0)) for number in due]
         left = self.batch_size - sum(quota)
         step = 1 if left > 0 else -1
