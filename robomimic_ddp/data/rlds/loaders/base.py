@@ -101,12 +101,8 @@ class RLDSLoader:
         }
 
     def _as_torch(self, raw: Delivered) -> dict[str, Any]:
-        """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
+        """Return a batch as tensors, with embeddings of its instructions. Thread-safe."""
         batch = to_torch(raw, self.batching.pin_memory)
-        known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
-        return self._embedded(batch) if known else batch
-
-    def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for table in self.dataset.embeddings:
             rows = table.of(batch["language"], self.dataset.shape.frame_stack)
             batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
@@ -128,8 +124,6 @@ class RLDSLoader:
                 "itself is damaged, delete the dataset's index from train.data_cache_dir (and the "
                 "folder `index` of a prepared set) and set ddp.skip_corrupt=true."
             ) from error
-        if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
-            batch = self._embedded(batch)
         if self._device is not None:
             batch = moved(batch, self._device)
         self.samples_delivered += len(batch["language"])
