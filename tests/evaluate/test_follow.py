@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
-from tests.hosts import ROOT, environment, python
+from tests.hosts import ROOT, python, require_clean
 
 SOON_SECONDS = 240.0
 
@@ -132,38 +133,30 @@ def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path)
     record = json.loads((job.run / "ddp.json").read_text())
     outcome = record.pop("outcome")
     (job.run / "ddp.json").write_text(json.dumps(record))
-    words = [sys.executable, "-m", "robomimic_ddp", "evaluate", job.run, "--follow"]
-    process = subprocess.Popen(
-        [*map(str, words), "--workers", "1"],
-        env=environment(job.host),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
     def wait_for(epochs: set[int]) -> None:
         deadline = time.monotonic() + SOON_SECONDS
         while {result["epoch"] for result in evaluation.results(job.run)} != epochs:
-            assert process.poll() is None and time.monotonic() < deadline
+            assert not followed.done() and time.monotonic() < deadline
             time.sleep(0.2)
 
-    try:
-        with open(job.run / "ddp.lock", "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
-            (first,) = kept.glob("model_epoch_1*.pth")
-            whole = first.read_bytes()
-            (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
-            time.sleep(1.0)
-            (job.run / "models" / first.name).write_bytes(whole)
-            wait_for({1})
-            shutil.move(kept / "last.pth", job.run)
-            wait_for({1, 2})
-            (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
-        out, err = process.communicate(timeout=SOON_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert all(record_of.sentence(result) in out for result in evaluation.results(job.run))
+    with ThreadPoolExecutor() as pool, open(job.run / "ddp.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
+        options = {"timeout": SOON_SECONDS}
+        followed = pool.submit(job.evaluate, "--follow", "--workers", 1, **options)
+        (first,) = kept.glob("model_epoch_1*.pth")
+        whole = first.read_bytes()
+        (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
+        time.sleep(1.0)
+        (job.run / "models" / first.name).write_bytes(whole)
+        wait_for({1})
+        shutil.move(kept / "last.pth", job.run)
+        wait_for({1, 2})
+        (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
+    result = followed.result()
+    require_clean(result)
+    shown = result.stdout
+    assert all(record_of.sentence(result) in shown for result in evaluation.results(job.run))
     assert (job.run / "best_success.pth").is_file()
     logged = scalars(job.run)
     for result in evaluation.results(job.run):
