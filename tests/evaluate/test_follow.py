@@ -27,7 +27,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
-from tests.hosts import ROOT, python, require_clean
+from tests.hosts import require_clean
 
 SOON_SECONDS = 240.0
 
@@ -210,28 +210,6 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, ca
     assert (begun["id"], begun["project"], begun["resume"]) == ("abc", "lift", "allow")
     assert begun["settings"]["x_primary"] is False
     assert wandb.logged == [{"Rollout/Success_Rate/lift": 0.5, "epoch": 50}, "finished"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_wandb_itself_keeps_the_results_at_their_epochs(once, tmp_path):
-    """In a separate environment: wandb brings 21 other packages."""
-
-    def install(folder: Path) -> None:
-        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "wandb"]
-        subprocess.run(words, check=True, capture_output=True, timeout=400)
-
-    added = {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(once("wandb", install))]),
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-    }
-    result = python(None, "tests.evaluate.logs_to_wandb", tmp_path, cold=True, added=added)
-    assert result.returncode == 0, result
-    written = json.loads(result.stdout.splitlines()[-1])
-    assert (written["id"], written["project"]) == ("begun", "lift")
-    rows = [(row["epoch"], row["Rollout/Success_Rate/lift"]) for row in written["rows"]]
-    assert rows == [(50, 0.5), (20, 0.2)]
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (1000.0, True)])

@@ -37,7 +37,8 @@ def test_training_plays_nothing_and_the_evaluator_the_same_episodes(
     file = write_config(tmp_path / "config.json", config)
     _, plan, _ = command("launch", "--config", file, "--gpus", 2, "--evaluate", "--dry-run")
     assert "on the CPU, at a lower priority than the ranks" in " ".join(plan.split())
-    added = {"ROBOMIMIC_DDP_ROLLOUTS": "evaluate", env.RESUME_NOTE: str(tmp_path / "resume")}
+    added = {"ROBOMIMIC_DDP_ROLLOUTS": "evaluate", env.EVALUATE: "--workers 1"}
+    added[env.RESUME_NOTE] = str(tmp_path / "resume")
     result = torchrun(point_host, "robomimic.scripts.train", "--config", file, added=added)
     require_clean(result)
     run = Path((tmp_path / env.RUN_NOTE).read_text())
