@@ -29,11 +29,7 @@ def run_edited(args: argparse.Namespace) -> int:
             "train wrongly."
         ).on_all_ranks()
     if examination.base is not None:
-        if examination.base.patches:
-            engine.confirm(examination.base, fixers)
         import_hook.install(examination.base)
-    if examination.patches:
-        engine.confirm(examination, fixers)
     finder = import_hook.install(examination)
     if file is not None:
         _run_file(file, finder, args.arguments)

@@ -160,7 +160,9 @@ def test_a_relative_path_is_that_of_the_run(tmp_path, monkeypatch):
 @pytest.mark.bad_input
 def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
     assert cli.main(["evaluate", str(tmp_path / "none")]) == EXIT_USAGE
-    assert cli.main(["evaluate", str(tmp_path)]) == EXIT_USAGE
+    run = write(tmp_path / "test/20260101000000/last.pth").parent
+    assert cli.main(["evaluate", str(tmp_path)]) == EXIT_USAGE  # the folder of its runs
+    assert f"that has saved one, such as {run}." in capsys.readouterr().err
     write(tmp_path / "last.pth")
     assert cli.main(["evaluate", str(tmp_path), "--checkpoints", "models/x.pth"]) == EXIT_USAGE
     assert cli.main(["evaluate", str(tmp_path), "--follow", "--checkpoints", "all"]) == EXIT_USAGE

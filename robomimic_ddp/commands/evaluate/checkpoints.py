@@ -124,9 +124,15 @@ def _select(run: Path, word: str) -> list[Path]:
         path = path if path.exists() else run / path
         selected = [path] if path.is_file() else []
     if not selected:
+        if not present:
+            other = paths.example_below(run, LAST)
+            raise UsageError(
+                f"{run} has no checkpoint, neither models/*.pth nor {LAST}. Expected the folder of "
+                f"a run that has saved one{other}."
+            )
         raise UsageError(
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
-            f"or the path of a file; the run has {_names(run) or 'none yet'}."
+            f"or the path of a file; the run has {_names(run)}."
         )
     return [Path(os.path.realpath(path)) for path in selected]  # as the run's folder is given
 
