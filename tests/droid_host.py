@@ -1,9 +1,10 @@
 """A host of the DROID family's shape, made at test time from the installed robomimic.
 
 What differs from the installed one are the constructs that DROID's code is known for, in our own
-words: nets in DataParallel, `.module` at inference, a data iterator that outlives epochs, RLDS keys
-in the config, and an octo pipeline in `train()` (tests/rlds/octo_shaped.py stands for octo).
-The installed diffusers has no EMAModel(model=...), so the EMA stays the installed host's.
+words: nets in DataParallel, `.module` at inference, a data iterator that outlives epochs, a
+`train()` without `resume` and with an octo pipeline (tests/rlds/octo_shaped.py stands for octo),
+and RLDS keys in the config. The installed diffusers has no EMAModel(model=...), so the EMA stays
+the installed host's.
 """
 
 from __future__ import annotations
@@ -87,6 +88,9 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "scripts/train.py": [
+        ("def train(config, device, resume=False):", "def train(config, device):"),
+        ("device=device, resume=args.resume)", "device=device)"),
+        ("    # first set seeds\n", "    resume = False\n    # first set seeds\n"),
         (
             "    log_dir, ckpt_dir, video_dir, time_dir = TrainUtils.get_exp_dir(",
             "    log_dir, ckpt_dir, video_dir, vis_dir = TrainUtils.get_exp_dir(",

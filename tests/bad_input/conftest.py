@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_input.table import Case, Outcome, Place
+from robomimic_ddp.config.host import early_checks
+from robomimic_ddp.data.hdf5 import hdf5_validate
+from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
+from robomimic_ddp.errors import RobomimicDDPError
+from tests.bad_input.table import Case, Outcome, Place, contents
 from tests.hosts import Host, python
 
 
@@ -55,6 +59,23 @@ def outcomes(
 def outcome(outcomes: dict[str, Outcome], case: Case) -> Outcome:
     """How the test's own case ended."""
     return outcomes[case.name]
+
+
+@pytest.fixture
+def refusal(case: Case, tmp_path: Path, low_dim_dataset: Path) -> str:
+    """The error with which the dot-list of the case is refused in this process: before torch is
+    imported, or before frames are read.
+    """
+    place = Place(tmp_path / "case", low_dim_dataset.parent)
+    place.folder.mkdir()
+    words = [str(word) for word in case.make(place)]
+    before = contents(place.folder)
+    with pytest.raises(RobomimicDDPError) as caught:
+        config = early_checks.dot_list_config(words)
+        is_rlds = config.train.get("data_format") == "droid_rlds"
+        (dataset_configs if is_rlds else hdf5_validate.check)(config)
+    assert contents(place.folder) == before
+    return str(caught.value)
 
 
 def rows(*cases: Case) -> Callable:

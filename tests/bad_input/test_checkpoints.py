@@ -1,4 +1,4 @@
-"""Checkpoints that this run cannot begin from, through the entry."""
+"""Checkpoints that this run cannot begin from, some of them through the entry."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from robomimic_ddp.checkpoint import safe_load
+from robomimic_ddp.errors import CheckpointError
 from tests.bad_input.conftest import rows
 from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
 
-def checkpoint(write: Callable[[Path], Any], *more: str, name: str = "model.pth"):
-    """A run that is to begin from what `write(path)` made."""
-
-    def make(place: Place) -> list[str]:
-        path = place.folder / name
-        write(path)
-        return [f"load_from={place.config({'experiment': {'ckpt_path': str(path)}})}", *more]
-
-    return make
-
-
-def saved(content: Any):
+def saved(content: Any) -> Callable[[Path], None]:
     return lambda path: torch.save(content, path)
 
 
@@ -87,54 +78,60 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:9000])
 
 
-CASES = (
-    Case("checkpoint: no such file", checkpoint(lambda path: None), ("model.pth", "no such file")),
-    Case("checkpoint: a folder", checkpoint(lambda path: path.mkdir()), ("is a folder",)),
-    Case("checkpoint: empty", checkpoint(lambda path: path.touch()), ("damaged", "0 bytes")),
-    Case("checkpoint: cut off", checkpoint(cut_off), ("model.pth", "damaged", "last_bak.pth")),
-    Case(
-        "checkpoint: text",
-        checkpoint(lambda path: path.write_text("weights")),
-        ("is not a torch checkpoint", "not loaded"),
-    ),
-    Case(
-        "checkpoint: a pickle that runs a program",
-        checkpoint(hostile_pickle),
-        ("is not a torch checkpoint", "not loaded"),
-    ),
-    Case(
-        "checkpoint: runs a program",
-        checkpoint(hostile),
-        ("asks for", "mkdir", "not loaded"),
-    ),
-    Case("checkpoint: times", checkpoint(times), ("asks for timeit.timeit", "trust_checkpoint")),
-    Case(
-        "checkpoint: before torch 1.6, runs a program",
-        checkpoint(legacy),
-        ("asks for timeit.timeit", "not loaded"),
-    ),
-    Case("checkpoint: two in one", checkpoint(two_faced), ("asks for timeit.timeit",)),
-    Case(
-        "checkpoint: something else",
-        checkpoint(saved({"weights": torch.zeros(2)})),
+REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "a folder": (lambda path: path.mkdir(), ("is a folder",)),
+    "empty": (lambda path: path.touch(), ("damaged", "0 bytes")),
+    "text": (lambda path: path.write_text("weights"), ("is not a torch checkpoint", "not loaded")),
+    "a pickle that runs a program": (hostile_pickle, ("is not a torch checkpoint", "not loaded")),
+    "runs a program": (hostile, ("asks for", "mkdir", "not loaded")),
+    "before torch 1.6, runs a program": (legacy, ("asks for timeit.timeit", "not loaded")),
+    "two in one": (two_faced, ("asks for timeit.timeit",)),
+    "something else": (
+        saved({"weights": torch.zeros(2)}),
         ("contains ['weights']", "not a robomimic checkpoint"),
     ),
-    Case("checkpoint: a tensor", checkpoint(saved(torch.zeros(2))), ("contains Tensor", '"model"')),
-    Case(
-        "checkpoint: another algorithm",
-        checkpoint(saved(nets(algo_name="bc"))),
+    "a tensor": (saved(torch.zeros(2)), ("contains Tensor", '"model"')),
+    "another algorithm": (
+        saved(nets(algo_name="bc")),
         ("written by the algorithm 'bc'", "'diffusion_policy'"),
     ),
+    "an empty model": (
+        saved(nets(model={})),
+        ('contains an empty "model"', "not a robomimic checkpoint"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_training_does_not_begin_from_it(write, words, tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    write(path)
+    with pytest.raises(CheckpointError) as caught:
+        safe_load.check(path, "diffusion_policy")
+    assert not [word for word in words if word not in str(caught.value)], caught.value
+    assert not (tmp_path / "executed").exists()
+
+
+def checkpoint(write: Callable[[Path], Any]):
+    """A run that is to begin from what `write(path)` made."""
+
+    def make(place: Place) -> list[str]:
+        path = place.folder / "model.pth"
+        write(path)
+        return [f"load_from={place.config({'experiment': {'ckpt_path': str(path)}})}"]
+
+    return make
+
+
+CASES = (
+    Case("checkpoint: no such file", checkpoint(lambda path: None), ("model.pth", "no such file")),
+    Case("checkpoint: cut off", checkpoint(cut_off), ("model.pth", "damaged", "last_bak.pth")),
+    Case("checkpoint: times", checkpoint(times), ("asks for timeit.timeit", "trust_checkpoint")),
     Case(
         "checkpoint: other shapes",
         checkpoint(saved(nets(model={"nets": {"policy.extra": torch.zeros(3)}}))),
         ("model.pth does not fit this run's nets", "config that it was trained with"),
         late=True,
-    ),
-    Case(
-        "checkpoint: an empty model",
-        checkpoint(saved(nets(model={}))),
-        ('contains an empty "model"', "not a robomimic checkpoint"),
     ),
     Case(
         "checkpoint: a model of something else",

@@ -1,4 +1,4 @@
-"""Configurations that cannot train, through the entry."""
+"""Configurations that cannot train, some of them through the entry."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ KEYS = (
     Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
     Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
     Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),
+    Case("key: a file", dotlist("cfg.json"), ("Write load_from=cfg.json.",)),
     Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value", "Write resume=true.")),
     Case("key: a broken list", dotlist("train.x=[1,2"), ("could not be read as key=value",)),
     Case(
@@ -210,6 +211,27 @@ OPTIONS = (
 )
 
 
-@rows(*FILES, *KEYS, *VALUES, *OPTIONS)
+THROUGH_THE_ENTRY = {
+    "key: unknown in the file",
+    "key: a word",
+    "value: train.num_data_workers=100000",
+    "value: algo.optim_params.policy.learning_rate.initial=.nan",
+    "option: unknown",
+    "option: unknown to this torch",
+}
+"""The other rows of a dot-list are refused in this process."""
+REST = (*KEYS, *VALUES, *OPTIONS)
+
+
+def is_for_the_entry(case: Case) -> bool:
+    return case.entry == "train" or bool(case.environ) or case.name in THROUGH_THE_ENTRY
+
+
+@rows(*FILES, *filter(is_for_the_entry, REST))
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)
+
+
+@rows(*(case for case in REST if not is_for_the_entry(case)))
+def test_it_is_refused(case: Case, refusal: str) -> None:
+    assert not [word for word in case.words if word not in refusal], refusal

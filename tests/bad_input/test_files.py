@@ -31,6 +31,7 @@ from robomimic_ddp.errors import (
 from robomimic_ddp.monitoring.records import heartbeat, history, run_summary
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
+from tests.heartbeats import beat
 from tests.patches.support import snapshot
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
@@ -138,20 +139,12 @@ def test_pipes_and_links_named_as_sources_hang_no_command(name: str, host: Path,
     assert snapshot(host) == before
 
 
-BEAT = {
-    **{"rank": 0, "world_size": 2, "pid": 1, "step": 4, "time": 1.0, "idle_seconds": 0.0},
-    **{"memory": 0, "loss": None, "step_seconds": None, "epoch": 1, "host": "node"},
-    **{"device": "cpu", "place": None, "finished": False},
-}
-
-
 def test_a_plan_of_impossible_numbers_is_not_shown(tmp_path: Path) -> None:
-    beats = [{**BEAT, "step_seconds": 1.0}]
     shown = []
     for samples in (8, 10**400):
         plan = {"plan": {"samples_per_step": samples}}
         (tmp_path / run_record.RECORD_NAME).write_text(json.dumps(plan))
-        shown.append("samples/s" in "".join(run_summary.lines(tmp_path, beats, 2.0)))
+        shown.append("samples/s" in "".join(run_summary.lines(tmp_path, [beat(time=1.0)], 2.0)))
     assert shown == [True, False]
 
 
@@ -174,8 +167,7 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
         history.append(run, {})
     run_record.RunRecord(run, {}).write()
     run_record.write_requeue(run, {})
-    beat = heartbeat.Heartbeat(run, 0, 1, "cpu", lambda: 0)
-    beat.write()
+    heartbeat.Heartbeat(run, 0, 1, "cpu", lambda: 0).write()
     assert heartbeat.read(run) and (tmp_path / "file").read_text() == "the user's"
     assert not (tmp_path / "nothing").exists()
 

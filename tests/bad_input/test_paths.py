@@ -54,7 +54,10 @@ def below_a_file(path: str):
     return lambda place: [*dotlist()(place), f"train.output_dir={place.own_hdf5()}{path}"]
 
 
-WORK = tuple(Case(kind, trains_in(name), (), entry="train") for kind, name in NAMES.items())
+WORK = tuple(
+    Case(kind, trains_in(NAMES[kind]), (), entry="train")
+    for kind in ("spaces, quotes, a newline", "commands")
+)
 REFUSED = (
     *(
         Case(setting, dotlist(setting), words)

@@ -1,4 +1,4 @@
-"""RLDS settings that cannot be read, through the entry (damaged records: tests/rlds/test_bad_*)."""
+"""RLDS settings that cannot be read: folders through the entry (damaged records: tests/rlds)."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ FOLDERS = (
 VALUES = tuple(
     Case(f"rlds: {argument}", rlds(argument), words)
     for argument, words in (
+        # these two through the entry
         ("train.data_format=rlds", ("train.data_format='rlds'", "droid_rlds", "robomimic")),
         ("train.dataset_names=[]", ("train.dataset_names=[]", "names of the datasets")),
         ("train.dataset_names=[a,b]", ("train.sample_weights=[1.0]", "2 dataset(s)")),
@@ -116,6 +117,11 @@ VALUES = tuple(
 )
 
 
-@rows(*FOLDERS, *VALUES)
+@rows(*FOLDERS, *VALUES[:2])
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)
+
+
+@rows(*VALUES[2:])
+def test_it_is_refused(case: Case, refusal: str) -> None:
+    assert not [word for word in case.words if word not in refusal], refusal

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from robomimic_ddp.commands.launch import arguments, devices, quiet_torchrun, torchrun
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
-from tests.hosts import ROOT, run
+from tests.hosts import ROOT, python
 
 EIGHT = "0,1,2,3,4,5,6,7"
 LINEAR = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
@@ -288,28 +288,15 @@ def test_what_the_ranks_have_ended_with(codes, expected, monkeypatch, capsys, tm
     assert ("stopped on request" in capsys.readouterr().err) == (expected == 75)
 
 
-LAUNCHER = """
-import ctypes, sys, time
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from robomimic_ddp.commands.launch import quiet_torchrun
-if "lost" in sys.argv:
-    # torchrun starts its ranks, and then waits, in torch, for a node that is lost.
-    LocalElasticAgent._monitor_workers = lambda *_: time.sleep(100)
-else:
-    PR_SET_CHILD_SUBREAPER = 36  # as a container's first process, this one gets orphans
-    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-quiet_torchrun._LOOK_SECONDS, quiet_torchrun._STUCK_SECONDS = 0.1, 3.0
-sys.exit(quiet_torchrun.main())
-"""
 RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 6"
 """A rank that fails at its first attempt, and leaves a process, which ends, at each of them."""
 
 
-@pytest.mark.parametrize("lost", ["lost", "none"])
+@pytest.mark.parametrize("lost", ["lost", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks(lost):
     """It does not take the orphans of a rank, which a container's first process gets, for ranks."""
     words = [*rendezvous.on_this_machine(), "--max_restarts=1", "--no-python", "sh", "-c", RANK]
-    result = run(None, sys.executable, "-c", LAUNCHER, *words, lost, timeout=90)
+    result = python(None, "tests.commands.quick_launcher", *words, lost, timeout=90)
     assert result.returncode == (lost == "lost") and not result.timed_out, result
     message = "the launcher at localhost:0 does not answer, so this one ends"
     assert (message in result.stderr) == (lost == "lost"), result
@@ -533,32 +520,31 @@ def test_an_unpatched_host_is_named_before_ranks_start(
 
 
 NOTE = f'printf "Resume with:\\n  torchrun" > ${env.RESUME_NOTE}'
-FAILS_FIRST = "[ $LOCAL_RANK = 1 ] || sleep 9; exit $((75 + LOCAL_RANK))"
+FAILS = f"{NOTE}; [ $LOCAL_RANK = 1 ] || sleep 9; exit $((75 + LOCAL_RANK))"
 TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0.1; done'
 
 
-@pytest.mark.parametrize(
-    ("script", "sent", "code", "last"),
-    [
-        (f"{NOTE}; exit 75", None, 75, "stopped on request; Resume with:\n  torchrun\n"),
-        (f"{NOTE}; {FAILS_FIRST}", None, 1, "cause above; Resume with:\n  torchrun\n"),
-        (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "have ended after SIGTERM\n"),
-    ],
-)
-def test_how_to_resume_is_printed_last(script, sent, code, last, tmp_path):
+def ranks_that_run(script, folder):
+    """The command of two ranks of sh."""
     plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, tmp_path / "up"]
-    job = subprocess.Popen(
-        torchrun.Command(2, plain, {}).quiet,
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while sent and len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
+    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, folder / "up"]
+    return torchrun.Command(2, plain, {}).quiet
+
+
+def test_how_to_resume_is_printed_last(tmp_path):
+    _, _, *words = ranks_that_run(FAILS, tmp_path)
+    result = python(None, *words)
+    assert result.returncode == 1
+    assert result.stderr.endswith("cause above; Resume with:\n  torchrun\n"), result
+    assert "Traceback" not in result.stderr and "Root Cause" in result.stderr, result
+
+
+def test_a_signal_ends_the_ranks_without_a_traceback(tmp_path):
+    options = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    job = subprocess.Popen(ranks_that_run(TRAPPED, tmp_path), **options)
+    while len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
         time.sleep(0.05)
-    if sent:
-        job.send_signal(sent)
+    job.send_signal(signal.SIGTERM)
     err = job.communicate(timeout=60)[1]
-    assert job.returncode == code and err.endswith(last), err
-    assert "Traceback" not in err and ("Root Cause" in err) == (code == 1), err
+    assert job.returncode == 128 + signal.SIGTERM, err
+    assert err.endswith("have ended after SIGTERM\n") and "Traceback" not in err, err

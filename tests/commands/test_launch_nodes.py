@@ -89,8 +89,7 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(node
     assert f"launch: the job at {nodes.endpoint} has ended, or its first node or the" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_launcher_that_waits_for_nodes_ends_on_a_signal(number, nodes):
+def test_a_launcher_that_waits_for_nodes_ends_on_a_signal(nodes, number=signal.SIGTERM):
     """Linux sends the first process of a container only those that it handles."""
     output = nodes.start("first", "rank.py")
     wait_for("has been waiting at", [output])
@@ -108,8 +107,7 @@ backend.TCPStore = lambda *words, **named: (print("connects", flush=True), store
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_launcher_that_cannot_reach_the_first_node_ends_on_a_signal(number, nodes):
+def test_a_launcher_that_cannot_reach_the_first_node_ends_on_a_signal(nodes, number=signal.SIGINT):
     """For a minute it is in C++, where no handler of Python's runs."""
     output = nodes.start("second", "--rdzv_conf=is_host=0", "rank.py", first=CONNECTS)
     wait_for("connects", [output])
@@ -126,7 +124,7 @@ import sys, time
 from robomimic_ddp.config import env
 if "leaves" in sys.argv:
     env.keep_left_note(True)
-    time.sleep(20)
+    time.sleep(6)
     sys.exit("ends by itself")
 time.sleep(300)
 """
@@ -135,7 +133,13 @@ IMPATIENT = (
 )
 
 
-@pytest.mark.parametrize("does", [pytest.param("hangs", marks=NEEDS_NODES_THAT_LEAVE), "leaves"])
+@pytest.mark.parametrize(
+    "does",
+    [
+        pytest.param("hangs", marks=NEEDS_NODES_THAT_LEAVE),
+        pytest.param("leaves", marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_hangs_is_ended_after_another_node(does, nodes, tmp_path):
     """In no collective, so that it cannot notice; but not once the ranks have left each other."""
     (tmp_path / "first.py").write_text(HANGS)

@@ -21,7 +21,7 @@ from robomimic_ddp.commands.sweep import new, space, study
 from tests.hosts import Host, environment, run
 from tests.runs import checkpoint_differences, state_differences
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 TWO_RANKS = ("--ranks", "2")
 
 
@@ -104,7 +104,6 @@ def soak(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Path
     return sweep
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(20))
 def test_kills_at_random_moments(
     repeat: int, host_copy: Host, config: Path, tmp_path: Path, soak: study.Sweep
@@ -127,7 +126,6 @@ def test_kills_at_random_moments(
     require_same(sweep, soak)
 
 
-@pytest.mark.slow
 def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Path) -> None:
     """SIGTERM to the worker stops both ranks of its trial, which save."""
     sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=12")

@@ -15,6 +15,7 @@ from robomimic_ddp import cli, terminal
 from robomimic_ddp.commands.doctor import command as doctor
 from robomimic_ddp.commands.sweep import new, space, study
 from robomimic_ddp.patches import commands as patches
+from tests import heartbeats
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
 from tests.patches.support import write_host
@@ -103,14 +104,8 @@ def test_what_controls_a_terminal_is_not_printed(capsys):
     assert capsys.readouterr() == ("redabc\n`a command`\n", "\033[1mred\033[0mabc\n")
 
 
-def beat(folder):
-    state = {
-        **{"rank": 0, "world_size": 1, "pid": 1, "step": 4, "time": 1.0, "idle_seconds": 0.0},
-        **{"memory": 0, "loss": None, "step_seconds": None, "epoch": 1, "host": HOSTILE},
-        **{"device": "cpu", "place": HOSTILE, "finished": False},
-    }
-    (folder / "heartbeats").mkdir()
-    (folder / "heartbeats/rank0.json").write_text(json.dumps(state))
+def heartbeat(folder):
+    heartbeats.write(folder, heartbeats.beat(host=HOSTILE, place=HOSTILE))
     return ["watch", "--once", str(folder)]
 
 
@@ -166,12 +161,12 @@ def sources(folder):
 
 
 ROWS = {
-    "watch": beat,
+    "watch": heartbeat,
     "ckpt": checkpoint,
     "plot": run,
     "inspect-data": dataset,
     **{command: edits(command) for command in ("status", "apply", "revert")},
-    "run": lambda folder: ["run", NAME],
+    "run": lambda folder: ["run", "--host", str(write_host(folder)), NAME],
     "launch": lambda folder: ["launch", "--config", config(folder), "--dry-run"],
     "evaluate": lambda folder: ["evaluate", str(folder / NAME)],
     "sweep": trial,

@@ -9,26 +9,16 @@ import re
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import torch
 
 from robomimic_ddp import cli
 from robomimic_ddp.monitoring.records import run_summary
+from tests.heartbeats import beat, write
 from tests.hosts import ROOT, environment
 
 COMMAND = "cd /a/folder && torchrun --nproc_per_node=2 -m robomimic.scripts.train --config /a/cfg"
-
-
-def beat(rank, **changes):
-    state = {
-        **{"rank": rank, "world_size": 2, "pid": 1, "host": "node0", "device": "cpu", "memory": 0},
-        **{"epoch": 3, "epochs": 20, "step": 40, "steps": 100, "step_seconds": 0.5, "loss": 0.1},
-        **{"data_share": 0.03, "idle_seconds": 0.0, "place": "epoch 3 train, step 40"},
-        **{"finished": False, "time": time.time()},
-    }
-    return {**state, **changes}
 
 
 @pytest.fixture
@@ -37,10 +27,8 @@ def run(tmp_path):
 
     def make(outcome=None, stopped=None, **changes):
         folder = tmp_path / "lift" / "20260101120000"
-        (folder / "heartbeats").mkdir(parents=True, exist_ok=True)
-        for rank in range(2):
-            text = json.dumps(beat(rank, **changes))
-            (folder / "heartbeats" / f"rank{rank}.json").write_text(text)
+        state = {"epoch": 3, "epochs": 20, "steps": 100, "step_seconds": 0.5, "data_share": 0.03}
+        write(folder, *(beat(rank, **{**state, **changes}) for rank in range(2)))
         record = {"plan": {"samples_per_step": 64}, "saved": {"epoch": 2}, "resume": COMMAND}
         if outcome:
             record["outcome"] = outcome

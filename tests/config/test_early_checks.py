@@ -56,9 +56,7 @@ def started(start, host_copy, config_file):
 MISTAKES = {
     "option": (["ddp.lr_scalling=sqrt"], {}, "ddp.lr_scalling is not an option. Did you mean"),
     "value": (["ddp.batch=globl"], {}, "ddp.batch='globl': expected per_rank | global"),
-    "option in the file": ([], {"ddp": {"acumulate": 2}}, "Did you mean ddp.accumulate?"),
     "key in the file": ([], {"train": {"nm_epochs": 1}}, "closest valid key is train.num_epochs"),
-    "no name": ([], {"algo_name": 3}, "algo_name=3"),
     "batch": (["ddp.batch=global", "ddp.accumulate=3"], {}, "=global does not split over 1 ranks"),
     "value in the file": ([], {"train": {"seed": -4}}, "train.seed=-4: expected a whole number"),
 }
@@ -72,8 +70,10 @@ ENTRIES = (TRAIN,), (TRAIN_RLDS,), ("robomimic_ddp.train_rlds",), (TRAIN, "robom
 @pytest.mark.parametrize(
     ("entry", "mistake"),
     [
-        *((ENTRIES[0], mistake) for mistake in MISTAKES),
-        *((entry, mistake) for entry in ENTRIES[1:] for mistake in ("option", "key in the file")),
+        *((ENTRIES[0], mistake) for mistake in MISTAKES if mistake != "value"),
+        (ENTRIES[1], "value"),
+        (ENTRIES[2], "option"),
+        (ENTRIES[3], "key in the file"),
     ],
 )
 def test_a_mistake_is_shown_before_torch(entry, mistake, started):
@@ -87,13 +87,8 @@ def test_a_mistake_is_shown_before_torch(entry, mistake, started):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train.nm_epochs=1"], "closest valid key is train.num_epochs"),
-        (["nonsense"], "argument 'nonsense' is not key=value"),
         (["--config=cfg.json"], "Write load_from=cfg.json."),
-        (["cfg.json"], "Write load_from=cfg.json."),
         (["load_from=no.json"], "load_from=no.json: no such file"),
-        (["algo_name=no_such"], "none of this host's algorithms"),
-        (["resume=perhaps"], "resume='perhaps': expected true or false"),
     ],
 )
 def test_the_dot_list_is_read_before_torch(words, said, started):

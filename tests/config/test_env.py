@@ -174,15 +174,23 @@ def test_a_simulator_renders_off_screen_on_its_gpu(gpu, given, libraries, expect
     assert variables["CUDA_VISIBLE_DEVICES"] == gpu
 
 
+TRAINS = """
+from robomimic_ddp.distributed.entry_point import entry_point
+entry_point(lambda: print('trains'))()
+"""
+CHECKS = """
+from robomimic_ddp.config import launch_env
+launch_env.require_all_nodes(launch_env.read_launch_env())
+print('trains')
+"""
+
+
 @pytest.mark.parametrize(
-    "flags, is_refused", [(["--nnodes", "2"], True), (["--nnodes=1:2"], False)]
+    "rank, flags, is_refused",
+    [(TRAINS, ["--nnodes", "2"], True), (CHECKS, ["--nnodes=1:2"], False)],
 )
-def test_ranks_refuse_to_start_on_fewer_nodes_than_torchrun_was_told(flags, is_refused):
+def test_ranks_refuse_to_start_on_fewer_nodes_than_torchrun_was_told(rank, flags, is_refused):
     """torchrun itself starts them where a node's clock is behind. All nodes: tests/nodes."""
-    rank = (
-        "from robomimic_ddp.distributed.entry_point import entry_point; "
-        "entry_point(lambda: print('trains'))()"
-    )
     torchrun = (
         "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     )

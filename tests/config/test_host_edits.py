@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -18,7 +16,8 @@ from robomimic_ddp.patches.syntax.python import api_names
 from robomimic_ddp.training import session
 from robomimic_ddp.training.epoch import epoch_log
 from robomimic_ddp.training.run_directory import run_directory
-from tests.patches.support import CHECKOUT, write_host
+from tests.hosts import Host, python
+from tests.patches.support import write_host
 
 UTILS = "utils/train_utils.py"
 
@@ -159,12 +158,6 @@ def test_script_and_helpers_put_back_together(tmp_path):
     (host / UTILS).write_text(plain)
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", **rendezvous}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, **ranks, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, CHECKOUT)))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, done.stdout) == (1, "began\n")
+    done = python(Host(tmp_path), "robomimic.scripts.train", added=ranks)
+    assert (done.returncode, done.stdout) == (1, "began\n"), done
     assert f"{script} lacks DDPUtils." in done.stderr and "Traceback" not in done.stderr

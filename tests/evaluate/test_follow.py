@@ -24,6 +24,7 @@ from robomimic_ddp.commands.evaluate.follow import Follower
 from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
+from tests import heartbeats
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
 from tests.hosts import ROOT, environment, python
@@ -245,11 +246,7 @@ def test_wandb_itself_keeps_the_results_at_their_epochs(once, tmp_path):
 def test_training_that_has_died_has_ended_after_a_while(seconds, ends, tmp_path):
     """Nobody trains in the folder, and torchrun's restart takes some time."""
     (tmp_path / "ddp.json").write_text('{"plan": {}}')
-    beat = {"rank": 0, "world_size": 1, "pid": 1, "step": 3, "time": time.time() - seconds}
-    beat |= {"idle_seconds": 0.0, "memory": 0, "loss": None, "step_seconds": None, "epoch": 1}
-    beat |= {"host": "a", "device": "cpu", "place": None, "finished": False}
-    (tmp_path / "heartbeats").mkdir()
-    (tmp_path / "heartbeats" / "rank0.json").write_text(json.dumps(beat))
+    heartbeats.write(tmp_path, heartbeats.beat(time=time.time() - seconds))
     assert Follower(tmp_path, None)._has_ended() is ends
     with open(tmp_path / "ddp.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

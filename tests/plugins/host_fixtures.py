@@ -55,6 +55,15 @@ def host_copy(once: Callable[..., Path]) -> Any:
 
 
 @pytest.fixture(scope="session")
+def droid_copy(once: Callable[..., Path]) -> Any:
+    """A host of DROID's shape after `robomimic-ddp apply`."""
+    from tests.droid_host import droid_shaped
+    from tests.hosts import Host, apply
+
+    return Host(once("edited-droid", lambda folder: apply(droid_shaped(folder))))
+
+
+@pytest.fixture(scope="session")
 def host_ranks() -> Iterator[Any]:
     """Ranks that import `host_copy`; those of `ranks` import the installed robomimic."""
     from tests.ranks.pool import RankPool

@@ -6,10 +6,10 @@
     def test_sum(ranks):
         assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
 
-Every world size has separate workers, and every call a new process group among them, formed through
-a file (never a port). Workers see the variables that torchrun sets for ranks, start every task with
-the same random streams, and get their environment, folder, sys.path, standard streams and signals
-back afterwards.
+A worker has the same rank in every call, and every call a new process group, formed through a file
+(never a port). Workers see the variables that torchrun sets for ranks, start every task with the
+same random streams, and get their environment, folder, sys.path, standard streams and signals back
+afterwards.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class RankError(AssertionError):
 class RankPool:
     """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost.
 
-    `_workers`: by world size and rank.
+    `_workers`: by rank.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self._workers: dict[tuple[int, int], WorkerProcess] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._started = 0
         self._runs = 0
         # Else an interpreter that ends without `close` waits for its workers, and they for it.
@@ -107,22 +107,22 @@ class RankPool:
         atexit.unregister(self.close)
 
     def _ready_workers(self, world_size: int) -> list[WorkerProcess]:
-        for place in ((world_size, rank) for rank in range(world_size)):
-            worker = self._workers.get(place)
+        for rank in range(world_size):
+            worker = self._workers.get(rank)
             if worker is not None and not worker.process.is_alive():
                 self._discard(worker)
-            if place not in self._workers:
-                self._workers[place] = WorkerProcess(Path(self._folder.name), self._started)
+            if rank not in self._workers:
+                self._workers[rank] = WorkerProcess(Path(self._folder.name), self._started)
                 self._started += 1
-        workers = [self._workers[world_size, rank] for rank in range(world_size)]
+        workers = [self._workers[rank] for rank in range(world_size)]
         for worker in workers:
             worker.await_ready()
         return workers
 
     def _discard(self, lost: WorkerProcess) -> None:
         """End a worker; the next call starts another."""
-        (place,) = (place for place, worker in self._workers.items() if worker is lost)
-        self._workers.pop(place).kill()
+        (rank,) = (rank for rank, worker in self._workers.items() if worker is lost)
+        self._workers.pop(rank).kill()
 
     def _collect(self, workers: list[WorkerProcess], timeout: float) -> list[Any]:
         """Return results in rank order."""

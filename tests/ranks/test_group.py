@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import LaunchError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def gathered(sizes):
@@ -96,31 +96,29 @@ def test_a_port_that_never_answers_is_given_up(ranks):
     assert "did not answer for 1 s (ddp.timeout)" in error and "MASTER_PORT" in error
 
 
-FORKED = """
-import gc, os, signal, sys, tempfile
-import torch, torch.distributed as dist
-from robomimic_ddp.distributed import group
+def forked_with_garbage(folder):
+    """Exit status of a forked process that collects what refers to this one's groups."""
+    gc.disable()
+    try:
+        place = {"init_method": f"file://{folder}/meeting", "rank": 0, "world_size": 1}
+        dist.init_process_group("gloo", **place)
+        for _ in range(12):
+            made = dist.new_group()
+            net = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=made)
+            net.itself = [net]  # a cycle, as those of tracebacks: only the collector finds it
+        dist.destroy_process_group()
+        del net, made
+        child = os.fork()
+        if not child:
+            signal.alarm(40)
+            gc.collect()
+            os._exit(0)
+        return os.waitpid(child, 0)[1]
+    finally:
+        gc.enable()
 
-gc.disable()
-place = tempfile.mkdtemp()
-dist.init_process_group("gloo", init_method=f"file://{place}/meeting", rank=0, world_size=1)
-for _ in range(12):
-    made = dist.new_group()
-    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), process_group=made)
-    net.itself = [net]  # a cycle, as those of tracebacks: only the collector finds it
-dist.destroy_process_group()
-del net, made
-child = os.fork()
-if not child:
-    signal.alarm(40)
-    gc.collect()
-    os._exit(0)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
 
-
-def test_a_data_worker_leaves_the_groups_of_its_parent_alone():
+def test_a_data_worker_leaves_the_groups_of_its_parent_alone(ranks, tmp_path):
     """Garbage may refer to a group: its destructor joins threads, which a forked process lacks."""
-    words = [sys.executable, "-c", FORKED]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    options = {"world_size": 1, "process_group": False}
+    assert ranks.run(forked_with_garbage, str(tmp_path), **options) == [0]

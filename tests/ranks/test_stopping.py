@@ -6,8 +6,6 @@ import ctypes
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -19,7 +17,7 @@ from robomimic_ddp.distributed import entry_point, group, watchdog
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.distributed.signals import SignalListener, Stopper
 from robomimic_ddp.errors import EXIT_STOPPED
-from tests.hosts import ROOT
+from tests.hosts import Host, python
 from tests.ranks.pool import RankError
 
 
@@ -235,12 +233,11 @@ main()
 """
 
 
-def test_a_signal_to_a_rank_that_has_stopped_does_not_change_its_exit_code():
+def test_a_signal_to_a_rank_that_has_stopped_does_not_change_its_exit_code(tmp_path):
     """As torchrun's, where another rank was a moment faster."""
-    done = subprocess.run(
-        [sys.executable, "-c", _STOPPED], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (EXIT_STOPPED, "")
+    (tmp_path / "stopped.py").write_text(_STOPPED)
+    done = python(Host(tmp_path), "stopped")
+    assert (done.returncode, done.stderr) == (EXIT_STOPPED, ""), done
 
 
 def test_a_former_wakeup_descriptor_comes_back():

@@ -65,12 +65,12 @@ def come_late(late_rank, seconds, timeout, steps):
 
 @pytest.mark.timeout(120)
 def test_the_rank_that_others_wait_for_is_named(ranks):
-    zero, one, two = ranks.run(come_late, 2, 11.0, 5.0, 17, world_size=3)
+    zero, one, two = ranks.run(come_late, 2, 6.0, 3.0, 17, world_size=3)
     for rank, (answer, warnings) in ((0, zero), (1, one)):
         in_time, missing = answer
         assert in_time
         assert (
-            f"rank {rank} waited at: epoch 3 train log, for at least 5 s (ddp.timeout)" in missing
+            f"rank {rank} waited at: epoch 3 train log, for at least 3 s (ddp.timeout)" in missing
         )
         assert "rank 2 is at: epoch 3 train, step 17 (last heard from " in missing
         assert missing.count("is at:") == 1  # the other rank that waits is not blamed

@@ -126,6 +126,14 @@ def others(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def blank_sheet(monkeypatch) -> None:
+    """`inspect-data -o` draws an empty contact sheet: matplotlib takes seconds for a real one."""
+    from robomimic_ddp.commands.inspect_data import drafts
+
+    monkeypatch.setattr(drafts, "_draw", lambda source, episodes, path: path.touch())
+
+
+@pytest.fixture
 def copy(stored, tmp_path) -> Path:
     """A copy of the made-up dataset to damage: its version folder."""
     folder = tmp_path / "data" / "made_up" / "1.0.0"

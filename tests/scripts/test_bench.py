@@ -155,6 +155,7 @@ def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
     assert json.loads(file.read_text()) == [{"stored": [16, 16]}]
 
 
+@pytest.mark.slow
 def test_a_loader_that_ends_is_an_error(monkeypatch):
     monkeypatch.setattr(data, "write_if_missing", os._exit)
     with pytest.raises(ConfigError, match="a process of the benchmark was ended"):

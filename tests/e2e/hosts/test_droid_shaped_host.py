@@ -10,7 +10,7 @@ import pytest
 
 from tests.configs import frozen_from, make_config, merged, write_config
 from tests.droid_host import droid_shaped
-from tests.hosts import FINISHED, Host, Result, apply, python, require_clean, torchrun
+from tests.hosts import FINISHED, Host, Result, python, require_clean, torchrun
 from tests.runs import checkpoints, digests, load, require_equal_weights, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -21,12 +21,6 @@ WATCHED = "tests.e2e.entries.watched_train"
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Host:
     """The host before `apply`."""
     return droid_shaped(tmp_path_factory.mktemp("droid-plain"))
-
-
-@pytest.fixture(scope="module")
-def edited(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    """The host after `apply`."""
-    return apply(droid_shaped(tmp_path_factory.mktemp("droid-edited")))
 
 
 def train(host: Host, folder: Path, config: dict[str, Any], **options: Any) -> Result:
@@ -41,12 +35,14 @@ def reports(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def trained(edited: Host, image_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(
+    droid_copy: Host, image_dataset: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The folder of a run on two ranks from HDF5 data."""
     folder = tmp_path_factory.mktemp("droid-run")
     changes = {"train": {"hdf5_cache_mode": "low_dim"}}
     config = make_config("diffusion_policy_images", image_dataset, folder / "runs", changes)
-    require_clean(train(edited, folder, config))
+    require_clean(train(droid_copy, folder, config))
     return folder
 
 
@@ -110,9 +106,9 @@ def rlds_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
-    edited: Host, rlds_data: Path, tmp_path: Path
+    droid_copy: Host, rlds_data: Path, tmp_path: Path
 ) -> None:
-    result = train(edited, tmp_path, rlds_config(rlds_data, tmp_path), rlds=True)
+    result = train(droid_copy, tmp_path, rlds_config(rlds_data, tmp_path), rlds=True)
     require_clean(result)
     zero, one = reports(tmp_path)
     assert zero["parameters"] == one["parameters"] and zero["ema"] == one["ema"]
@@ -122,17 +118,17 @@ def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     run = run_directory(tmp_path / "runs")
     kept = json.loads((run / "config.json").read_text())
     assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
-    evaluated = python(edited, "robomimic_ddp", "evaluate", run)
+    evaluated = python(droid_copy, "robomimic_ddp", "evaluate", run)
     assert evaluated.returncode == 1 and "names no simulator" in evaluated.stderr, evaluated
 
 
 def test_one_process_trains_from_it_as_the_unedited_host_does(
-    edited: Host, rlds_data: Path, tmp_path: Path
+    droid_copy: Host, rlds_data: Path, tmp_path: Path
 ) -> None:
     """Nothing asks for the dataset's length, which fails in DROID's code."""
     config = rlds_config(rlds_data, tmp_path)
     config["ddp"] = {"debug": True}
     file = write_config(tmp_path / "config.json", config)
-    result = python(edited, "robomimic.scripts.train", "--config", file, rlds=True)
+    result = python(droid_copy, "robomimic.scripts.train", "--config", file, rlds=True)
     require_clean(result)
     assert FINISHED in result.stdout and "a stream without length" in result.stdout, result

@@ -15,19 +15,15 @@ from tests.hosts import Host
 from tests.parity import training
 from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.resuming.test_resumed_algorithms import FAST
 from tests.runs import epoch_logs, run_directory
 from tests.tiers import slow_but
 
 pytestmark = pytest.mark.timeout(300)
 OTHERS = [name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_policy"]
-FIRST = {algo: name for name, (algo, _) in reversed(VARIANTS.items()) if name in OTHERS}
-"""Algorithm -> the first of its variants. All are in tests/parity/test_algorithms.py, and those of
-FAST in test_resumed_algorithms.py.
-"""
+"""All are in tests/parity/test_algorithms.py, and some in test_resumed_algorithms.py."""
 
 
-@pytest.mark.parametrize("variant", slow_but({*FIRST.values()} - FAST, OTHERS))
+@pytest.mark.parametrize("variant", slow_but({"bcq", "iris"}, OTHERS))
 def test_two_ranks_prove_that_gradients_are_equal(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker, tmp_path: Any
 ) -> None:
@@ -76,7 +72,7 @@ def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:
     return steps, sum(trained), len(trained) + 2 * len(optimizers)
 
 
-@pytest.mark.parametrize("variant", ["cql", "td3_bc", "hbc"])
+@pytest.mark.parametrize("variant", ["cql", "td3_bc"])
 def test_a_step_sends_what_is_trained_and_a_flag_for_each_parameter(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker
 ) -> None:

@@ -58,10 +58,11 @@ def test_it_is_resumed_with_as_many_samples_in_a_step(
     shortened: tuple[Path, str], host_copy: Host, host_ranks: RankPool, four_epochs: Any
 ) -> None:
     folder = shortened[0]
-    file = config(four_epochs, folder, 6, 4, num_epochs=3)
-    call = (host_ranks, host_copy, folder, file, "none", "--resume")
-    code, text = job(*call, ranks=3, added=SAMPLES)
-    assert code == EXIT_REFUSED
-    assert "ddp.schedule=samples with 8 samples per step -> samples with 12" in text
-    text = require_finished(job(*call, added=SAMPLES))
+    for batch_size in (6, 4):
+        file = config(four_epochs, folder, 6, 4, num_epochs=3, batch_size=batch_size)
+        done = job(host_ranks, host_copy, folder, file, "none", "--resume", added=SAMPLES)
+        if batch_size == 6:
+            assert done[0] == EXIT_REFUSED
+            assert "ddp.schedule=samples with 8 samples per step -> samples with 12" in done[1]
+    require_finished(done)
     assert newest(folder)["epoch"] == 3 and newest(folder)["steps"] == 9

@@ -144,7 +144,7 @@ def issued(run: str) -> list[tuple]:
     [
         "ddp",
         pytest.param("fsdp", marks=NEEDS_FSDP),
-        pytest.param("compiled", marks=NEEDS_CALL_PLACE),
+        pytest.param("compiled", marks=[NEEDS_CALL_PLACE, pytest.mark.slow]),
         "for each optimizer",
     ],
 )

@@ -483,13 +483,8 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize(
-    "world_size, dims",
-    [
-        (2, (64, 128, 256)),
-        pytest.param(4, DEFAULT_DIMS, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size, dims", [(2, (64, 128, 256)), (4, DEFAULT_DIMS)])
 def test_a_rank_keeps_its_share_of_a_net(world_size, dims, ranks):
     of_ddp = ranks.run(bytes_of_a_rank, "ddp", dims, world_size=1, timeout=200)[0]
     of_fsdp = ranks.run(bytes_of_a_rank, "fsdp", dims, world_size=world_size, timeout=300)

@@ -80,6 +80,7 @@ def compile_at(home: Path, code: str = COMPILES, **variables: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_beside_the_indices(tmp_path):
     assert compile_at(tmp_path) == "0"
     kept = [path for path in tmp_path.rglob("*.nb?")]
@@ -93,6 +94,7 @@ def test_compiled_code_is_kept_beside_the_indices(tmp_path):
     assert compile_at(tmp_path) == "0", "damaged code is compiled again"
 
 
+@pytest.mark.slow
 def test_a_folder_where_no_compiled_code_can_be_written_is_no_error(tmp_path):
     """The package is read-only, and so is the home folder."""
     code = (

@@ -15,7 +15,7 @@ sizes = st.integers(1, 70)
 @given(weights, sizes)
 def test_every_batch_is_full_and_shares_follow_the_weights(weights, size):
     quotas, given_so_far = Quotas(weights, size), np.zeros(len(weights))
-    for batch in range(300):
+    for batch in range(100):
         quota = quotas.of(batch)
         assert quota.sum() == size and (quota >= 0).all()
         given_so_far += quota

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order import partition
@@ -69,6 +69,7 @@ def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
         assert 0 <= left < batch * world
 
 
+@settings(max_examples=40)
 @given(tables(), worlds, passes)
 def test_files_stay_whole_except_at_the_cuts(table, world, number):
     files, windows = table

@@ -83,7 +83,7 @@ def runs(draw):
     return files, windows, segments
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(runs())
 def test_every_pass_is_exact_over_any_changes_of_ranks_and_batch(run):
     """What all ranks have delivered is whole passes, and of the last one no window twice."""
@@ -124,7 +124,7 @@ class Counted:
         return times
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(runs(), st.data())
 def test_a_place_is_reached_without_what_came_before(run, data):
     files, windows, segments = run

@@ -522,6 +522,7 @@ def test_episodes_that_are_left_out_do_not_move_the_split(load, copy, tmp_path):
     assert left[0] <= whole[0] and left[1] <= whole[1]
 
 
+@pytest.mark.usefixtures("blank_sheet")
 def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     assert cli.main(["inspect-data", str(made / "made_up")]) == 0
     said = capsys.readouterr().out

@@ -34,26 +34,9 @@ reader = reader_of_rank().pid
 print(reader, sorted({"tensorflow", "numba"} & {*sys.modules}), flush=True)
 maps = Path(f"/proc/{reader}/maps").read_text()
 print([name for name in ("tensorflow", "libtorch", "simplejpeg") if name in maps], flush=True)
-if sys.argv[3] == "killed":
-    os.kill(reader, signal.SIGSTOP)
-    os.kill(os.getpid(), signal.SIGKILL)
+os.kill(reader, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def train(stored, tmp_path, end, *options, **variables):
-    """The exit code of TRAINS, which ends as `end` says. Neither process loads TensorFlow, nor
-    outlives the other.
-    """
-    done = subprocess.run(
-        [sys.executable, *options, "-c", TRAINS, str(stored.folder), str(tmp_path / "index"), end],
-        cwd=ROOT, capture_output=True, text=True, timeout=250, env={**os.environ, **variables},
-    )  # fmt: skip
-    assert not done.stderr, done.stderr
-    first, second = done.stdout.splitlines()
-    pid, _, modules = first.partition(" ")
-    assert (modules, second) == ("[]", "['simplejpeg']")
-    assert not is_there(int(pid))
-    return done.returncode
 
 
 def is_there(pid: int) -> bool:
@@ -66,21 +49,25 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_stopped_reader_ends_with_its_killed_rank(stored, tmp_path):
-    assert train(stored, tmp_path, "killed") == -signal.SIGKILL
-
-
-def test_tensorflow_need_not_be_installed(stored, tmp_path):
-    """The packages of this environment without it."""
+def test_a_stopped_reader_ends_with_its_killed_rank_and_neither_needs_tensorflow(stored, tmp_path):
+    """With the packages of this environment without it."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for place_of_one in Path(np.__file__).parents[1].iterdir():
         if not place_of_one.name.startswith(("tensorflow_cpu", "tensorflow-")):
             (packages / place_of_one.name).symlink_to(place_of_one)
     (packages / "tensorflow").unlink()
-    # -S: without the folder that has it
-    path = f"{packages}{os.pathsep}{ROOT}"
-    assert train(stored, tmp_path, "as planned", "-S", PYTHONPATH=path) == 0
+    done = subprocess.run(
+        # -S: without the folder that has it
+        [sys.executable, "-S", "-c", TRAINS, str(stored.folder), str(tmp_path / "index")],
+        cwd=ROOT, capture_output=True, text=True, timeout=250,
+        env={**os.environ, "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL and not done.stderr, done.stderr
+    first, second = done.stdout.splitlines()
+    pid, _, modules = first.partition(" ")
+    assert (modules, second) == ("[]", "['simplejpeg']")
+    assert not is_there(int(pid))
 
 
 def test_a_process_that_is_killed_is_one_clear_error(load):
