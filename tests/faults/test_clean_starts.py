@@ -1,4 +1,4 @@
-"""No false alarm: 400 clean first steps at tiny batches, 10,000 in the slow tier."""
+"""No false alarm: 160 clean first steps at tiny batches, 10,000 in the slow tier."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def loader_of(dataset, seed):
 @pytest.mark.parametrize(
     ("call", "starts"),
     [
-        *((call, 100) for call in range(4)),
+        *((call, 40) for call in range(len(SAMPLES))),
         *(pytest.param(call, 1000, marks=pytest.mark.slow) for call in range(10)),
     ],
 )

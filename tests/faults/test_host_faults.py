@@ -31,19 +31,6 @@ def averages_once_more(model: Any) -> None:
     _step_ema(model.ema, model.ema_nets, model.nets)
 
 
-def moves_its_schedule(model: Any) -> None:
-    model.lr_schedulers["policy"].step()
-
-
-def loses_a_moment(model: Any) -> None:
-    optimizer = model.optimizers["policy"]
-    optimizer.state[optimizer.param_groups[0]["params"][0]]["exp_avg"].zero_()
-
-
-def leaves_a_net_in_eval(model: Any) -> None:
-    model.nets["policy"]["noise_pred_net"].eval()  # the host itself notices when all are
-
-
 def skips_the_average(model: Any) -> None:
     """Nothing is averaged in the backward pass, nor before the step."""
     averaging = optimizer_ddp.of(model.optimizers["actor"])
@@ -80,9 +67,6 @@ def updates_a_target(model: Any) -> None:
 FAULTS: dict[Callable, list] = {
     loads_another_checkpoint: ["end of epoch 0", "nets.policy.", "[1]"],
     averages_once_more: ["end of epoch 0", "ema.optimization_step", "rank 1: 5"],
-    moves_its_schedule: ["end of epoch 0", "optimizer policy learning rates", "[1]"],
-    loses_a_moment: ["end of epoch 0", "nets.policy.", "[1]"],
-    leaves_a_net_in_eval: ["WrapError", "noise_pred_net received a gradient on rank 1"],
 }
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from robomimic_ddp.commands.launch import devices
 from scripts.bench import step
 from tests.conftest import GPUS
 from tests.hosts import FINISHED, python, require_clean, run, torchrun
@@ -24,9 +25,10 @@ VISIBLE = {"CUDA_VISIBLE_DEVICES": os.environ[GPUS]}
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Skips where there is none. A subprocess looks, since this process sees no GPU."""
+    """Skips where there is none. A subprocess asks torch, since this process sees no GPU."""
     look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    if run(None, sys.executable, "-c", look, added=VISIBLE).returncode:
+    none = not devices.installed_gpus()
+    if none or run(None, sys.executable, "-c", look, added=VISIBLE).returncode:
         pytest.skip("this machine has no CUDA device")
 
 

@@ -84,7 +84,7 @@ ALGORITHMS = {
         ),
     ),
     "BCQ, encoder frozen at the second epoch": Algorithm(
-        "bcq", _bcq(action_sampler={"freeze_encoder_epoch": 2}), ranks=_BOTH, second_epoch=6
+        "bcq", _bcq(action_sampler={"freeze_encoder_epoch": 2}), ranks=_BOTH, second_epoch=3
     ),
     "CQL": Algorithm("cql", ranks=_BOTH),
     "CQL, weights not tuned": Algorithm(

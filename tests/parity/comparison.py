@@ -4,7 +4,7 @@ Losses: 1e-4 relative. The mean of N means rounds in another order than the mean
 
 Parameters and averages. Adam divides a gradient by its own size, so where a gradient is all
 rounding a step may differ by up to the learning rate. One such step is allowed at any single
-parameter (25 steps move one by up to 25 learning rates), and 2e-3 learning rates on average.
+parameter (10 steps move one by up to 10 learning rates), and 2e-3 learning rates on average.
 
 Optimizer state: each of Adam's two moments, all parameters laid end to end, 2e-5 of its norm.
 Moments are averages of gradients, which have no such division; they differ by rounding, and by
@@ -24,7 +24,7 @@ CHANGES = {
         "optim_params": {"policy": {"learning_rate": {"initial": LEARNING_RATE, "warmup_steps": 0}}}
     },
 }
-STEPS = 25
+STEPS = 10
 PARTS = ("nets", "ema", "optimizer")
 
 

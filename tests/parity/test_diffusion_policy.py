@@ -1,4 +1,4 @@
-"""N ranks with batch B against one process with batch N x B, 25 steps of the host's diffusion
+"""N ranks with batch B against one process with batch N x B, 10 steps of the host's diffusion
 policy on HDF5 data. The tolerances and their reasons: tests/parity/comparison.py.
 """
 
@@ -7,13 +7,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import pytest
 import torch
 
 from robomimic_ddp.distributed.gradients import parallel
-from robomimic_ddp.training.step import convolutions
 from tests.configs import make_config, merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
 from tests.parity.reference import train_for_all_ranks
@@ -39,9 +37,7 @@ class Case(NamedTuple):
 
 SHARDED = (("mode", "fsdp"),)
 SMALL_BUCKETS = ("kwargs", {"bucket_cap_mb": 0.1})
-STATIC_GRAPH = ("kwargs", {"static_graph": True})
-NOT_COPIED = parallel.BUFFERS[0]
-LOOKED_FOR = ("kwargs", {"find_unused_parameters": True})
+OF_DDP = {"static_graph": True, "gradient_as_bucket_view": False, parallel.BUFFERS[0]: False}
 CASES = {
     "low-dim": Case("diffusion_policy"),
     "low-dim, 3 ranks": Case("diffusion_policy", ranks=3),
@@ -70,6 +66,9 @@ CASES = {
 
 
 SLOW = {
+    "low-dim, 3 ranks",
+    "images",
+    "3 micro-batches on one rank",
     "sharded in 2 replicas of 2 ranks",  # tests/ranks/gradients/test_fsdp.py has one step of it
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",
@@ -127,21 +126,6 @@ def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, re
     require_parity(of_ranks, reference_of(case, job))
 
 
-def train_with_products(job: Job) -> dict:
-    """Collective: as `train_on_rank`, with every convolution as a product, small ones too."""
-    bounds = {"LEAST_WEIGHTS": 0, "WEIGHTS_PER_ROW": 0}
-    with mock.patch.multiple(convolutions, **bounds):
-        return train_on_rank(job)
-
-
-def test_convolutions_as_products(make_job, host_ranks, plain_result, reference_of):
-    case = CASES["low-dim"]
-    job = make_job(case)
-    of_ranks = host_ranks.run(train_with_products, job, timeout=120)
-    require_parity(of_ranks, reference_of(case, job))
-    assert of_ranks[0]["losses"] != plain_result["losses"], "no convolution was a product"
-
-
 def test_clipping_changes_what_is_trained(make_job, reference_of):
     """Else the case above would compare two runs without clipping."""
     results = [
@@ -154,11 +138,10 @@ def test_clipping_changes_what_is_trained(make_job, reference_of):
 @pytest.mark.parametrize(
     "ddp, batch",
     [
-        ({"batch": "global", **dict([LOOKED_FOR])}, 8),
-        ({"verify": False, **dict([STATIC_GRAPH])}, 4),
-        ({"kwargs": {**SMALL_BUCKETS[1], "gradient_as_bucket_view": False, NOT_COPIED: False}}, 4),
+        ({"batch": "global", "kwargs": {"find_unused_parameters": True}}, 8),
+        ({"verify": False, "kwargs": {**SMALL_BUCKETS[1], **OF_DDP}}, 4),
     ],
-    ids=["batch, unused looked for", "verify, static graph", "buckets, views, buffers"],
+    ids=["batch, unused looked for", "verify, buckets, static graph, views, buffers"],
 )
 def test_options_of_equal_numerics_give_equal_bits(ddp, batch, make_job, host_ranks, plain_result):
     """Two addends give one sum in any order, so on two ranks no rounding is allowed for."""

@@ -2,7 +2,7 @@
 
 Tolerance. Losses: 2 % relative: bf16 keeps 8 bits of a number, so a product of activations is off
 by up to 0.4 %, and the loss, a mean over hundreds of numbers, by less than a few of these. The way
-that parameters have gone in 25 steps: its cosine with fp32's at least 0.99; Adam's steps have the
+that parameters have gone in 10 steps: its cosine with fp32's at least 0.99; Adam's steps have the
 sign of small gradients too, which rounding may turn. Ranks are equal to the bit, as ever.
 """
 
@@ -63,10 +63,6 @@ def test_it_learns_as_fp32_does(kind, train, exact, host_ranks):
         print(f"{kind} {part}: cosine {cosine:.4f}")
         assert cosine > 0.99
     assert all(tensor.dtype == torch.float32 for tensor in zero["nets"].values())
-    if kind == "comm bf16":  # what `max` adds on the CPU
-        largest = train({"preset": "max"})[0]
-        for part in PARTS:
-            assert largest_and_mean(largest[part], zero[part]) == (0, 0), part
 
 
 def way(state, start):

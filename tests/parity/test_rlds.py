@@ -1,6 +1,6 @@
 """RLDS data: two ranks with batch B against one process that takes both ranks' batches joined.
 
-25 steps of the host's image policy on the demo task's data: more than a pass, so that what is left
+16 steps of the host's image policy on the demo task's data: more than a pass, so that what is left
 of one opens the next on both sides. The one process draws noise, timesteps and keypoint noise from
 both ranks' streams. The tolerances and their reasons: tests/parity/comparison.py.
 """
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.configs import make_rlds_config, merged
-from tests.parity.comparison import CHANGES, STEPS, faults, require_parity
+from tests.parity.comparison import CHANGES, require_parity
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, job_of, train_on_rank
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
-BATCH = 8
+BATCH, STEPS = 8, 16
 
 
 @pytest.fixture
@@ -40,8 +40,6 @@ def test_two_ranks_equal_one_process_with_both_batches(make_job, own_ranks):
     (reference,) = own_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)
     require_parity(of_ranks, reference)
     assert STEPS * BATCH * 2 > of_ranks[0]["samples"]
-    (alone,) = own_ranks.run(train_for_all_ranks, job, 1, world_size=1, timeout=120)
-    assert faults(of_ranks[0], alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
 
 
 @pytest.mark.slow
@@ -53,6 +51,7 @@ def test_more_ranks(world, make_job, own_ranks):
     require_parity(of_ranks, reference)
 
 
+@pytest.mark.slow
 def test_two_ranks_with_half_the_batch_twice(make_job, own_ranks):
     """Equal to the same process: samples, shares and passes are those of the whole batch."""
     halves = make_job(BATCH // 2, accumulate=2)

@@ -23,8 +23,8 @@ def gpus(once: Callable[..., Path]) -> dict[str, str]:
     return {**build.variables(folder), "PRETEND_CUDA_GPUS": "2"}
 
 
-@pytest.fixture
-def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
+@pytest.fixture(scope="module")
+def job(gpus: dict[str, str], host_copy: Host, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """`job(module, *arguments, added=variables, start=torchrun)`: (result, what each process did)
     for two ranks, or one plain process with `start=python`.
     """
@@ -35,8 +35,7 @@ def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
         added: Mapping[str, str] | None = None,
         start: Callable[..., Result] = torchrun,
     ) -> tuple[Result, list[Process]]:
-        logs = tmp_path / f"logs{len(list(tmp_path.glob('logs*')))}"
-        logs.mkdir()
+        logs = tmp_path_factory.mktemp("logs")
         variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log")}
         variables = {"CUDA_VISIBLE_DEVICES": "0,1", **variables, **(added or {})}
         words = ["tests.pretend_cuda.job", module, *arguments]

@@ -29,10 +29,9 @@ SEEDED = {
 def main() -> None:
     """Collective: of two ranks that both use the first of two GPUs."""
     torch.cuda.set_device(0)
-    torch.cuda.init()
     mark = ctypes.CDLL(None).pretend_mark
-    mark(b"rank " + os.environ["RANK"].encode())
-    with group.process_group("gloo", 60.0):
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])  # as tests/pretend_cuda/job.py counts
+    with group.process_group("gloo", 60.0, attempt):
         for what, seed in SEEDED.items():
             rng.seed(7, group.rank())
             seed()

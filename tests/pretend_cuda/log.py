@@ -8,11 +8,13 @@ from pathlib import Path
 
 @dataclass
 class Training:
-    """`nccl`: calls in order. Between the beginnings of two training steps that follow each other:
+    """`gpus`: those of the machine that its process touched first in it. `nccl`: calls in order.
+    Between the beginnings of two training steps that follow each other:
     `waits`: how often the process waited for the GPU; `launches`: how many kernels it launched.
     `draws`: tests/pretend_cuda/ledger.py.
     """
 
+    gpus: list[int] = field(default_factory=list)
     nccl: list[str] = field(default_factory=list)
     draws: list[str] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
@@ -21,7 +23,7 @@ class Training:
 
 @dataclass
 class Process:
-    """`gpus`: those of the machine that it touched."""
+    """`gpus`: those that it touched before its first training."""
 
     rank: int | None = None
     gpus: list[int] = field(default_factory=list)
@@ -41,7 +43,7 @@ def _process(path: Path) -> Process:
     for line in path.read_text(encoding="utf-8").splitlines():
         kind, _, text = line.partition(" ")
         if kind == "context":
-            process.gpus.append(int(text))
+            (process.trainings or [process])[-1].gpus.append(int(text))
         elif kind == "nccl":
             process.trainings[-1].nccl.append(text)
         elif kind == "wait" and waits is not None:
