@@ -110,19 +110,6 @@ def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypa
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
 
 
-@pytest.mark.parametrize(
-    "seconds, words",
-    [
-        (60, "a state at most every 60 s (ddp.save_seconds), at a stop, a new best and the end"),
-        (0, "a state at every epoch's end; a crash loses the epoch that it is in"),
-    ],
-)
-def test_what_a_crash_loses(seconds, words, tmp_path):
-    present = run_of(config({}), save_seconds=seconds)
-    present.output.record = RunRecord(tmp_path, {})
-    assert f"\nsaving: {words}" in present.describe()
-
-
 def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
     present = run_of(config({}))
     present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
@@ -164,24 +151,6 @@ def test_the_number_of_steps():
         for schedule in ("steps", "samples"):
             text = run_of(cosine, schedule=schedule, **same).describe()
             assert "20 epoch(s) of 100 step(s)" in text and "ddp.schedule" not in text
-
-
-@pytest.mark.parametrize(
-    "kind, per_batch, validate, ranks, line",
-    [
-        ("cosine", True, True, 8, "only training steps advance it"),
-        ("multistep", True, True, 8, None),  # without epochs it is constant
-        ("cosine", False, True, 8, None),
-        ("cosine", True, False, 8, None),
-        ("cosine", True, True, 1, "validation batches advance it too"),
-    ],
-)
-def test_schedules_that_validation_would_step(kind, per_batch, validate, ranks, line):
-    made = config({"scheduler_type": kind, "step_every_batch": per_batch})
-    made["experiment"]["validate"] = validate
-    text = run_of(made, ranks=ranks, on_node=min(4, ranks)).describe()
-    assert ("validation batches" in text) is (line is not None)
-    assert (line or "") in text
 
 
 def test_what_is_not_known_has_no_line():
