@@ -10,6 +10,8 @@ reported and killed.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -25,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from robomimic_ddp import cli
 from robomimic_ddp.distributed import rendezvous
 from tests.warm.client import AT_START, can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
@@ -98,9 +101,11 @@ def _shrink(host: Host) -> None:
 
 
 def apply(host: Host) -> Host:
-    """Edits the copy with the real command line."""
-    done = run(None, sys.executable, "-m", "robomimic_ddp", "apply", str(host.package))
-    assert done.returncode == 0, done
+    """Edits the copy as the command line does, in this process."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = cli.main(["apply", str(host.package)])
+    assert code == 0, printed.getvalue()
     return host
 
 

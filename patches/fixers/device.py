@@ -15,7 +15,7 @@ from robomimic_ddp.patches.edits import (
     unrecognised,
     wrap,
 )
-from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
+from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 
@@ -59,51 +59,6 @@ def _models(source: Source, module: cst.Module) -> Iterator[Found]:
                 yield call
 
 
-def _conversions(source: Source, module: cst.Module) -> list[Found]:
-    """`to_device(to_float(batch), device)` becomes `to_float(to_device(batch, device))`, the same
-    bits: as float32, uint8 images would be four times as many bytes to copy.
-    """
-    places, moves_first = [], False
-    for function in walk(module, cst.FunctionDef):
-        if function.name.value == "process_batch_for_training":
-            for call in walk(function, cst.Call):
-                if _is_pair(source, call, "to_device", "to_float"):
-                    places.append(Edit(call, _swapped))
-                elif _is_pair(source, call, "to_float", "to_device"):
-                    places.append(call)
-                    moves_first = True
-    is_edited = source.api_import is not None or any(isinstance(place, Edit) for place in places)
-    if moves_first and not is_edited:
-        return [NotPresent("the host moves a batch before it converts it")]
-    return places
-
-
-def _is_pair(source: Source, call: cst.Call, outer: str, inner: str) -> bool:
-    """Return whether `call` is `outer(inner(batch))` of the host's tensor_utils, `device` aside."""
-    return (
-        _is_tensor_util(source, call, outer)
-        and isinstance(call.args[0].value, cst.Call)
-        and _is_tensor_util(source, call.args[0].value, inner)
-    )
-
-
-def _is_tensor_util(source: Source, call: cst.Call, name: str) -> bool:
-    if len(call.args) != (2 if name == "to_device" else 1) or any(arg.star for arg in call.args):
-        return False
-    return any(qualified.endswith(f".tensor_utils.{name}") for qualified in source.names(call.func))
-
-
-def _swapped(move: cst.Call) -> cst.Call:
-    first, *device = move.args
-    convert = first.value
-    moved = move.with_changes(
-        args=[first.with_changes(value=convert.args[0].value), *device], lpar=(), rpar=()
-    )
-    return convert.with_changes(
-        args=[convert.args[0].with_changes(value=moved)], lpar=move.lpar, rpar=move.rpar
-    )
-
-
 FIXERS = {
     # It gives cuda:0 to every process: the device becomes that of the local rank.
     "cuda_device": Fixer(
@@ -133,13 +88,5 @@ FIXERS = {
         "load it with DDPUtils.language_model(AutoModel.from_pretrained)(...)",
         words=("from_pretrained", "transformers"),
         missing="no language model is loaded while the file is imported",
-    ),
-    "float_on_device": Fixer(
-        "images",
-        ("algo/*.py",),
-        _conversions,
-        "write TensorUtils.to_float(TensorUtils.to_device(batch, device))",
-        words=("noise_pred_net", "def process_batch_for_training(", "to_float(", "to_device("),
-        missing="no batch is converted to float and then moved",
     ),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.checkpoint import torch_save
@@ -24,28 +23,27 @@ class HostFiles:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self._error: BaseException | None = None
-        self._copies: set[tuple[str, str]] = set()
 
     def save(self, obj: Any, path: str | os.PathLike) -> None:
         """Save `obj` as it is now."""
         self.require_written()
         target = os.path.abspath(path)
-        content = self.writer.copy(target, obj)
-        write = partial(torch_save.save, content, target)
-        self.writer.put(target, write, self._failed, deferred=True)
+        snapshot = self.writer.copy(target, obj)
+        write = partial(torch_save.save, snapshot.content, target)
+        self.writer.put(target, write, self._failed, snapshot)
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
         """Copy the file once it is written; return `dst`. A backup that is made again and again,
-        such as last_bak.pth, may be left out with the file. Any other copy is always made: of a
-        best.pth no later save may follow.
+        such as last_bak.pth, is copied by the thread. Training waits for any other: of a best.pth
+        no later save may follow.
         """
-        paths = os.path.abspath(src), os.path.abspath(dst)
-        copy, is_new = partial(atomic_files.copyfile, *paths), paths not in self._copies
-        self._copies.add(paths)
-        is_backup = Path(dst).stem.startswith(f"{Path(src).stem}_bak")
-        if not self.writer.also(paths[0], copy, keep=is_new or not is_backup):
+        source, target = os.path.abspath(src), os.path.abspath(dst)
+        if "_bak" in os.path.basename(target):
+            self.writer.put(target, partial(atomic_files.copyfile, source, target), self._failed)
+        else:
             self.writer.flush()
-            copy()
+            self.require_written()
+            atomic_files.copyfile(source, target)
         return dst
 
     def require_written(self) -> None:
@@ -55,5 +53,6 @@ class HostFiles:
             raise error
 
     def _failed(self, error: BaseException) -> None:
-        self._error = error
-        warn(f"{error} Training ends at the next save.")
+        if self._error is None:  # the copy of a file that was not written fails, too
+            self._error = error
+            warn(f"{error} Training ends at the next save.")

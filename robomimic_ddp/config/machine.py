@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 
 _CORE_LIMITS = (
@@ -61,14 +58,12 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
     return max(1, cores)
 
 
-def share_of_cores(cores: Sequence[int], cores_of_ranks: Sequence[Sequence[int]]) -> int:
-    """Return the number of cores for the rank that may run on `cores`: a core that n ranks may use
-    counts 1/n. Rounded down, at least 1, and within a container's CPU quota. cores_of_ranks: those
-    of each rank of this machine, this one included.
+def share_of_cores(cores_of_ranks: Sequence[Sequence[int]]) -> int:
+    """Return the number of cores for each rank of this machine, whose ranks may run on
+    `cores_of_ranks`. Rounded down, at least 1, and within a container's CPU quota.
     """
-    users = Counter(core for of_rank in cores_of_ranks for core in of_rank)
-    share = math.floor(sum(Fraction(1, users[core]) for core in cores))
-    return within_core_limit(share, len(cores_of_ranks))
+    ranks = len(cores_of_ranks)
+    return within_core_limit(len(set().union(*cores_of_ranks)) // ranks, ranks)
 
 
 def is_alive(process: int) -> bool:

@@ -1,4 +1,4 @@
-"""Stops at a loss of NaN or infinity, or at actions out of range; names the rank and the sample.
+"""Stops at a loss of NaN or infinity; names the rank and the sample.
 
 Checks numbers that the host has already fetched; data is searched only after a failure.
 """
@@ -6,7 +6,7 @@ Checks numbers that the host has already fetched; data is searched only after a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ MOST_OVERFLOWS = 20
 
 
 class Guard(StepHook):
-    """Raises LossError or DataError on the rank with the first loss that is NaN or infinite, or
-    with a batch whose actions the host refuses.
+    """Raises LossError or DataError on the rank with the first loss that is NaN or infinite.
 
     may_overflow (fp16): steps that overflowed are left out of the log, up to MOST_OVERFLOWS in a
     row. done_before: steps of the epoch before it was resumed.
@@ -37,11 +36,9 @@ class Guard(StepHook):
         self, loader: Any, epoch: Any, may_overflow: bool = False, done_before: int = 0
     ) -> None:
         self.loader, self.epoch, self.steps = loader, epoch, done_before
-        self._batch: Any = None
         self.overflows_left = self.most_overflows = MOST_OVERFLOWS if may_overflow else 0
 
     def batch(self, batch: Any) -> None:
-        self._batch = batch
         actions = batch.get("actions") if isinstance(batch, dict) else None
         if isinstance(actions, torch.Tensor) and len(actions) == 0:
             raise DataError(
@@ -49,11 +46,6 @@ class Guard(StepHook):
                 "batch sampler or the dataset's collate function dropped every sample: return "
                 "full batches on every rank."
             )
-
-    def refused(self, error: ValueError) -> None:
-        refusal = self._refused_actions()
-        if refusal is not None:
-            raise refusal from error
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         self.steps += 1
@@ -87,22 +79,6 @@ class Guard(StepHook):
         self.overflows_left -= 1
         return type(step_log)(finite)
 
-    def _refused_actions(self) -> RobomimicDDPError | None:
-        """Return the error where the host's check of the actions failed, else None."""
-        broken = self._broken_places(self._batch)
-        if broken:
-            return DataError(f"{self._here()}: the batch has {broken}")
-        actions = self._batch.get("actions")
-        if not isinstance(actions, torch.Tensor) or bool((actions.abs() <= 1).all()):
-            return None
-        where = _place_of(self.loader, "actions", lambda values: abs(values) > 1)
-        return DataError(
-            f"{self._here()}: actions range from {float(actions.min()):g} to "
-            f"{float(actions.max()):g}{where}, but the diffusion policy needs them within "
-            '[-1, 1]. Set train.action_config.<action key>.normalization="min_max" (older hosts: '
-            "train.hdf5_normalize_action=true), or scale the dataset's actions."
-        )
-
     def _broken_loss(self, loss: float, broken: str) -> RobomimicDDPError:
         where = f"{self._here()}: the loss is {loss} at step {self.steps}"
         if broken:
@@ -124,7 +100,7 @@ class Guard(StepHook):
         ]
         if not keys:
             return ""
-        where = _place_of(self.loader, keys[0], lambda values: ~np.isfinite(values))
+        where = _place_of(self.loader, keys[0])
         return (
             f"NaN or infinity in {', '.join(keys)}{where}. Training on it ends in NaN: repair "
             "or remove these episodes."
@@ -143,7 +119,7 @@ def broken_loss(log: Mapping[str, Any]) -> float | None:
     return next((loss for loss in losses if not math.isfinite(loss)), None)
 
 
-def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
+def _place_of(loader: Any, key: str) -> str:
     """Return where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
     dataset = getattr(loader, "dataset", None)
     for part in getattr(dataset, "datasets", None) or [dataset]:
@@ -153,14 +129,12 @@ def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
         places = [key]
         if key == "actions":  # the batch's actions are these, concatenated
             places = list(getattr(part, "action_keys", None) or places)
-        for name, place, step in _bad_steps(path, episodes, places, is_bad):
+        for name, place, step in _bad_steps(path, episodes, places):
             return f" (first in {path}: {name}, step {step}, {place!r})"
     return ""
 
 
-def _bad_steps(
-    path: str, episodes: list, places: list[str], is_bad: Callable
-) -> Iterator[tuple[str, str, int]]:
+def _bad_steps(path: str, episodes: list, places: list[str]) -> Iterator[tuple[str, str, int]]:
     import h5py
 
     with h5py.File(files.regular(path), "r") as file:
@@ -169,6 +143,6 @@ def _bad_steps(
                 stored = file.get(f"data/{name}/{place}")
                 if stored is None or stored.dtype.kind != "f":
                     continue
-                bad = is_bad(stored[()])
+                bad = ~np.isfinite(stored[()])
                 if bad.any():
                     yield str(name), place, int(np.argwhere(bad)[0][0])

@@ -43,9 +43,6 @@ class StepHook:
     def batch(self, batch: Any) -> None:
         """The batch of the next step, before the host processes it."""
 
-    def refused(self, error: ValueError) -> None:
-        """The host has refused that batch; may raise a better explanation of `error`."""
-
     def done(self) -> None:
         """A step is done; called before any hook's `step`."""
 
@@ -85,12 +82,7 @@ class StepHooks:
         self._batch = batch
         for see in self._calls["batch"]:
             see(batch)
-        try:
-            return self.beneath.process_batch_for_training(batch, *args, **kwargs)
-        except ValueError as error:
-            for hook in self.hooks:
-                hook.refused(error)
-            raise
+        return self.beneath.process_batch_for_training(batch, *args, **kwargs)
 
     def log_info(self, info: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the host's method, then the hooks."""

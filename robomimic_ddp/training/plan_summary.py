@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,9 +22,6 @@ from robomimic_ddp.verify import data_fingerprint
 _NAMED_SETS = 3
 _SMALL_BYTES = 2 * 10**9
 """What a policy keeps on a GPU fits with DDP below this, and FSDP is not mentioned."""
-_CONSTANT = "constant"
-_HOSTS_SCHEDULE = "multistep"
-"""robomimic's default."""
 
 
 def beginning(run: Any) -> Iterator[str]:
@@ -48,7 +45,7 @@ def fitted(text: str) -> str:
 
 
 def lines(run: Any) -> Iterator[str]:
-    """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
+    """Mode, ranks and devices, batch, workers, learning rate, steps, data, precision and run
     directory of a `run.Run`, as far as known.
     """
     yield run.plan.describe(in_parallel=run.trains_in_parallel)
@@ -70,7 +67,6 @@ def lines(run: Any) -> Iterator[str]:
         yield run.steps.line
     if run.output.directory is not None:
         yield f"run directory: {run.output.directory}"
-        yield _saving(run.options.save_seconds)
         yield from _rollouts(run)
         yield from _disk(run)
 
@@ -98,15 +94,6 @@ def _averages(run: Any) -> int:
         return 0
     # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
     return 2 if run.options.preset == "safe" else 1
-
-
-def _saving(seconds: float) -> str:
-    if not seconds:
-        return "saving: a state at every epoch's end; a crash loses the epoch that it is in"
-    return (
-        f"saving: a state at most every {seconds:g} s (ddp.save_seconds), at a stop, a new best "
-        "and the end; a crash loses what was trained since"
-    )
 
 
 def _rollouts(run: Any) -> Iterator[str]:
@@ -144,26 +131,8 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     configured = tree.at(run.config, "experiment.epoch_every_n_steps")
     steps = run.plan.steps_text(configured) if configured else data_fingerprint.length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
-    rates = {
-        name: entry["learning_rate"]
-        for name, entry in (tree.at(run.config, "algo.optim_params") or {}).items()
-        if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
-    }
-    decays = {name: _decay(rate, run.plan.shortening) for name, rate in rates.items()}
-    text = ", ".join(f"{name}: {decay}" for name, decay in decays.items())
-    yield f"schedule: {epochs} epoch(s){of}{f'; learning rate of {text}' if text else ''}"
+    yield f"schedule: {epochs} epoch(s){of}"
     yield from _length_of_run(run.plan, configured)
-    moving = [
-        name
-        for name, rate in rates.items()
-        if rate.get("step_every_batch") and decays[name] != _CONSTANT
-    ]
-    if moving and tree.at(run.config, "experiment.validate"):
-        if run.plan.several_ranks:
-            how = "only training steps advance it; in one process validation batches do, too"
-        else:
-            how = "as in the host, validation batches advance it too; on several ranks they do not"
-        yield f"schedule: learning rate of {', '.join(moving)}: {how}"
 
 
 def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
@@ -175,7 +144,7 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
         )
         yield (
             f"schedule: ddp.schedule=samples: {steps} steps in an epoch, and over the run as many "
-            "samples as one process"
+            "samples as one process; schedules of the learning rate that count steps shorten alike"
         )
     elif plan.several_ranks and configured and plan.batches_per_step > 1:
         yield (
@@ -183,17 +152,6 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
             f"many steps as one process; ddp.schedule=samples takes 1/{times} of the steps, and so "
             "as many samples as one process"
         )
-
-
-def _decay(rate: Mapping[str, Any], shortening: float) -> str:
-    """Describes the schedule in the section `learning_rate` of an optimizer."""
-    kind, at = rate.get("scheduler_type", _HOSTS_SCHEDULE), list(rate.get("epoch_schedule") or ())
-    if kind == "cosine":
-        return f"{rate.get('warmup_steps', 0) / shortening:g} steps of warm-up, then a cosine"
-    if not at:
-        return _CONSTANT
-    how = "linear, down to" if kind == "linear" else "constant, then"
-    return f"{how} {rate.get('decay_factor')} x as much at epoch {', '.join(map(str, at))}"
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:

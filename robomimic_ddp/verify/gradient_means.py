@@ -91,11 +91,6 @@ class GradientMeans:
             if id(parameter) in places:
                 self._reduced[places[id(parameter)]] = _sums_of(parameter)
 
-    def are_changed(self) -> bool:
-        """Return whether something has changed averaged gradients since, on this rank."""
-        present = _on_cpu([_sums_of(parameter) for _, parameter in self._named])
-        return not torch.equal(present, _on_cpu(self._reduced))
-
     def stop(self) -> None:
         """Takes the hooks away again."""
         self._undo.close()
@@ -182,14 +177,6 @@ class ShardedMeans(GradientMeans):
             getattr(torch, self._of_parts.device.type).current_stream().synchronize()
         # Micro-batches are added up in the gradient.
         self._of_parts[index] = shard.double().sum()
-
-    def are_changed(self) -> bool:
-        parts = [
-            fsdp.local(parameter.grad) if parameter.grad is not None else None
-            for _, parameter in self._named
-        ]
-        sums = [0.0 if shard is None else float(shard.double().sum()) for shard in parts]
-        return sums != self._of_parts.tolist()
 
     def compare(self) -> tuple[str | None, list[str]]:
         """Collective, once, after the backward pass."""

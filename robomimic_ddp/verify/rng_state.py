@@ -37,22 +37,10 @@ class Streams(NamedTuple):
         they were at `since`: training draws nothing from them; a simulator may have seeded them.
         """
         items = []
-        for name, state in {**self.states, **_drawn_elsewhere()}.items():
+        for name, state in self.states.items():
             value: str | None = digest(state)
             if name in _OTHERS and since is not None and digest(since.states[name]) == value:
                 value = None
             cause = OTHERS_CAUSE.format(_OTHERS[name]) if name in _OTHERS else TORCH_CAUSE
             items.append(Different(name, value, cause))
         return items
-
-
-def _drawn_elsewhere() -> dict[str, torch.Tensor]:
-    """States of other GPUs than the current one from which this process has drawn since they were
-    seeded. The rest may be equal: `torch.manual_seed` seeds all, and few programs restore all.
-    """
-    if not torch.cuda.is_initialized():
-        return {}
-    numbers = set(range(torch.cuda.device_count())) - {torch.cuda.current_device()}
-    states = {f"torch's random state (cuda:{n})": torch.cuda.get_rng_state(n) for n in numbers}
-    # A state has 8 bytes of seed, then 8 of the position in its stream.
-    return {name: state for name, state in states.items() if state[8:].any()}

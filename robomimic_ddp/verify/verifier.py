@@ -70,8 +70,6 @@ class Verifier(step_hooks.StepHook):
         """Optimizer whose gradients are still to be compared -> their sums."""
         self._without_mean: list[str] = []
         """Why gradients of an optimizer were not compared with the mean."""
-        self._are_changed = False
-        """Whether the host changes averaged gradients before its step, as clipping does."""
         self._drawn = DrawnNumbers()
         self._is_printed = False
         self._unstepped: set[str] = set()
@@ -287,7 +285,6 @@ class Verifier(step_hooks.StepHook):
         ]
         evidence.require()
         means = self._means[name]
-        self._are_changed |= means.are_changed()
         why_not, complaints = means.compare()
         Evidence(evidence.when, complaints=complaints).require()
         if why_not != gradient_means.NOT_FINITE:  # fp16 may overflow; the next step is compared
@@ -304,15 +301,10 @@ class Verifier(step_hooks.StepHook):
         if self._is_printed or not self.proven["gradients_equal"]:
             return
         self._is_printed = True
-        changed = " (then clipped)" if self._are_changed else ""
-        gradients = f"gradients are the mean over {group.world_size()} ranks{changed}"
+        gradients = f"gradients are the mean over {group.world_size()} ranks"
         if self._without_mean:
             gradients = f"gradients equal on {group.world_size()} ranks ({self._without_mean[0]})"
-        different = ["noise" if self._drawn.draws else "random states"]
-        if self.trained.first is not None and self.trained.first.different()[0].value:
-            different.insert(0, "batches")
-        verb = "differs" if different == ["noise"] else "differ"
-        self._print(f"verified: {gradients}; {', '.join(different)} {verb}")
+        self._print(f"verified: {gradients}; random states differ")
 
     def _print(self, line: str) -> None:
         if group.is_main():

@@ -196,19 +196,9 @@ NUMBERS = tuple(
     Case(f"hdf5: {name}", make, words, late=True)
     for name, make, words in (
         (
-            "NaN in the actions",
-            data(everywhere("actions", 5, np.nan)),
-            ("NaN or infinity in actions", "demo_0, step 5, 'actions'", "data.hdf5"),
-        ),
-        (
             "NaN in an observation",
             data(everywhere("obs/position", 2, np.nan)),
             ("the loss is nan", "obs/position", "demo_0, step 2", "rank 0 of 1"),
-        ),
-        (
-            "actions out of range",
-            data(everywhere("actions", 4, 3.0)),
-            ("to 3", "demo_0, step 4, 'actions'", "normalization"),
         ),
         (
             "a learning rate that diverges",

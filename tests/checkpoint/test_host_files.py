@@ -26,7 +26,7 @@ def test_files_have_the_bytes_of_a_save_at_once(files, tmp_path):
     torch_save.save(content, tmp_path / "at_once" / "last.pth")
     files.save(content, tmp_path / "last.pth")
     files.copyfile(tmp_path / "last.pth", tmp_path / "last_bak.pth")
-    assert not (tmp_path / "last.pth").exists(), "the state of the moment comes first"
+    assert not (tmp_path / "last.pth").exists(), "the state of the epoch comes first"
     weight.zero_()
     content["best"]["walk"] = 1.0
     files.writer.flush()
@@ -36,48 +36,26 @@ def test_files_have_the_bytes_of_a_save_at_once(files, tmp_path):
     assert not (tmp_path / "last.pth").samefile(tmp_path / "last_bak.pth"), "hosts copy over it"
 
 
-def test_a_copy_of_an_earlier_file_is_made_at_once(files, tmp_path):
+def test_a_copy_that_is_no_backup_is_made_at_once(files, tmp_path):
+    """No later epoch may be better: a newer last.pth must not replace what is copied."""
     files.save({"epoch": 1}, tmp_path / "last.pth")
-    files.writer.release()
     best = files.copyfile(tmp_path / "last.pth", tmp_path / "best.pth")
     assert torch.load(best) == {"epoch": 1}
     with pytest.raises(shutil.SameFileError):
         files.copyfile(best, best)
 
 
-def test_a_copy_under_a_new_name_is_made_though_its_file_is_replaced(files, tmp_path):
+def test_a_backup_that_waits_is_replaced_with_its_file(files, tmp_path):
     gate, last = threading.Event(), tmp_path / "last.pth"
-    files.save({"epoch": 0}, last)
-    files.copyfile(last, tmp_path / "last_bak.pth")
-    files.writer.flush()
     files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
     for epoch in (1, 2):
         files.save({"epoch": epoch}, last)
         files.copyfile(last, tmp_path / "last_bak.pth")
-        if epoch == 1:
-            files.copyfile(last, tmp_path / "model_epoch_1.pth")
-        files.writer.release()
+        files.writer.begin()
     gate.set()
     files.writer.flush()
-    names = ("last", "last_bak", "model_epoch_1")
-    assert [torch.load(tmp_path / f"{name}.pth")["epoch"] for name in names] == [2, 2, 1]
-
-
-def test_the_best_is_copied_though_its_file_is_replaced(files, tmp_path):
-    """Its name is not new, but no later epoch may be better."""
-    gate, last, best = threading.Event(), tmp_path / "last.pth", tmp_path / "best.pth"
-    files.save({"epoch": 1}, last)
-    files.copyfile(last, best)
-    files.writer.flush()
-    files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
-    for epoch in (2, 3):
-        files.save({"epoch": epoch}, last)
-        if epoch == 2:
-            files.copyfile(last, best)
-        files.writer.release()
-    gate.set()
-    files.writer.flush()
-    assert [torch.load(path)["epoch"] for path in (last, best)] == [3, 2]
+    names = ("last", "last_bak")
+    assert [torch.load(tmp_path / f"{name}.pth")["epoch"] for name in names] == [2, 2]
 
 
 def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Copies of a moment, and the thread that writes them: what training changes meanwhile, the order,
+"""Copies of states, and the thread that writes them: what training changes meanwhile, the order,
 the memory, errors, a disk that hangs.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -17,7 +18,6 @@ from torch import nn
 from robomimic_ddp.checkpoint import background_writer
 from robomimic_ddp.checkpoint.background_writer import Writer
 from robomimic_ddp.checkpoint.snapshot import Buffers, Snapshot
-from robomimic_ddp.training.step import fused_optimizers
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def saved(content):
 
 def test_the_copy_has_the_bytes_of_the_original():
     content = nest()
-    assert saved(Snapshot(Buffers()).copy(content)) == saved(content)
+    assert saved(Snapshot(content, Buffers()).content) == saved(content)
 
 
 def test_nothing_that_changes_later_is_in_the_copy():
     content = nest()
-    before, copied = saved(content), Snapshot(Buffers()).copy(content)
+    before, snapshot = saved(content), Snapshot(content, Buffers())
     with torch.no_grad():
         for parameter in content["parameters"]:
             parameter.add_(1)
@@ -65,47 +65,7 @@ def test_nothing_that_changes_later_is_in_the_copy():
     content["plain"]["best"]["walk"] = 1.0
     content["plain"]["array"][0] = 9
     content["nets"].clear()
-    assert saved(copied) == before
-
-
-def test_two_files_of_a_moment_share_what_has_not_changed():
-    first, second = torch.ones(5), torch.ones(5)
-    moment = Snapshot(Buffers())
-    early = moment.copy([first, second])
-    second.add_(1)
-    late = moment.copy({"a": first, "b": second})
-    assert late["a"].data_ptr() == early[0].data_ptr()
-    assert torch.equal(early[1], torch.ones(5)) and torch.equal(late["b"], second)
-
-
-def test_a_later_file_has_what_was_written_through_data():
-    """As averages are put into nets for a checkpoint, and taken out again. torch counts neither."""
-    weights, moment = nn.Parameter(torch.zeros(5)), Snapshot(Buffers())
-    copies = []
-    for value in (0.0, 1.0, 0.0):
-        weights.data.fill_(value)
-        copies.append(moment.copy({"net": weights, "again": [weights]}))
-    assert [copy["net"].tolist() for copy in copies] == [[value] * 5 for value in (0.0, 1.0, 0.0)]
-    assert all(copy["again"][0].data_ptr() == copy["net"].data_ptr() for copy in copies)
-    assert len({copy["net"].data_ptr() for copy in copies}) == 3
-
-
-def test_a_later_file_has_a_fused_optimizers_step():
-    """As after a checkpoint in the middle of an epoch."""
-    net, moment = nn.Linear(3, 4), Snapshot(Buffers())
-    plain = torch.optim.AdamW(net.parameters())
-    optimizer = type(plain)(net.parameters(), fused=fused_optimizers._can_be_fused(plain))
-    for _ in range(2):
-        net(torch.randn(5, 3)).sum().backward()
-        optimizer.step()
-        content = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
-        assert saved(moment.copy(content)) == saved(content)
-
-
-def test_memory_of_a_tensor_that_was_freed_is_not_taken_for_the_next_ones():
-    moment = Snapshot(Buffers())
-    copies = [moment.copy(torch.full((1000,), float(value))) for value in range(50)]
-    assert [copy[0].item() for copy in copies] == list(range(50))
+    assert saved(snapshot.content) == before
 
 
 class Files:
@@ -117,9 +77,10 @@ class Files:
         self.gate.set()
 
     def put(self, name, tensor, **options):
-        content = self.writer.copy(name, tensor)
-        self.writer.put(name, lambda: self.write(name, content), self.errors.append, **options)
-        return content.data_ptr()
+        snapshot = self.writer.copy(name, tensor)
+        write = partial(self.write, name, snapshot.content)
+        self.writer.put(name, write, self.errors.append, snapshot, **options)
+        return snapshot.content.data_ptr()
 
     def write(self, name, content):
         self.begun.set()
@@ -133,10 +94,10 @@ def files(writer):
 
 
 def busy(files, tensor):
-    """The thread writes the first moment, and does not come to its end."""
+    """The thread writes the first file, and does not come to its end."""
     files.gate.clear()
     files.put("first", tensor)
-    files.writer.release()
+    files.writer.begin()
     assert files.begun.wait(60)
 
 
@@ -146,36 +107,34 @@ def test_what_waits_is_replaced_and_training_goes_ahead(files):
     for _ in range(5):
         tensor.add_(1)
         files.put("state", tensor)
-        files.writer.release()
+        files.writer.begin()
     files.gate.set()
     assert files.writer.flush()
     assert files.written == [("first", [0.0, 0.0]), ("state", [5.0, 5.0])]
 
 
-def test_held_files_come_after_the_others_of_their_moment(files):
-    files.put("last", torch.zeros(1), deferred=True)
-    copied = []
-    assert files.writer.also("last", lambda: copied.append(list(files.written)))
-    files.put("state", torch.ones(1))
-    assert not files.writer.also("state", lambda: None) and not copied
+def test_a_state_is_written_before_what_was_put_with_it(files):
+    files.put("last", torch.zeros(1))
+    files.put("last_bak", torch.zeros(1))
+    files.put("state", torch.ones(1), first=True)
     assert files.writer.flush()
-    assert [name for name, _ in files.written] == ["state", "last"]
-    assert copied == [files.written], "after the file that it copies"
+    assert [name for name, _ in files.written] == ["state", "last", "last_bak"]
 
 
-def test_two_moments_are_in_memory_and_a_third_waits(files):
+def test_training_waits_where_too_many_files_do(files):
     tensor = torch.zeros(3)
     busy(files, tensor)
-    files.put("second", tensor.add_(1))
-    files.writer.release()
-    waits = threading.Thread(target=lambda: files.put("third", tensor), daemon=True)
+    names = ["state", "last", "models/1", "models/2"]
+    for name in names[:3]:
+        files.put(name, tensor)
+    waits = threading.Thread(target=lambda: files.put(names[3], tensor), daemon=True)
     waits.start()
     waits.join(0.2)
     assert waits.is_alive()
     files.gate.set()
     waits.join(60)
     assert not waits.is_alive() and files.writer.flush()
-    assert [name for name, _ in files.written] == ["first", "second", "third"]
+    assert [name for name, _ in files.written] == ["first", *names]
 
 
 def test_memory_is_used_again(files):

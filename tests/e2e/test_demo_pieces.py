@@ -48,6 +48,7 @@ def summary_of(root: Path) -> dict[str, Any]:
     return json.loads((root / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_the_run_did(demo: Any) -> None:
     from PIL import Image
 
@@ -75,6 +76,7 @@ def test_the_summary_says_what_the_run_did(demo: Any) -> None:
         assert picture.n_frames > 2 and picture.width > 2 * picture.height
 
 
+@pytest.mark.slow
 def test_evaluate_plays_its_checkpoints(demo: Any, tmp_path: Path) -> None:
     """The copy of the host has the demo's simulator."""
     root, _ = demo
@@ -94,6 +96,7 @@ def test_evaluate_plays_its_checkpoints(demo: Any, tmp_path: Path) -> None:
     assert without.returncode == 1 and "add one to the host" in without.stderr, without
 
 
+@pytest.mark.slow
 def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
     root, result = demo
     shown, summary = result.stdout + result.stderr, summary_of(root)

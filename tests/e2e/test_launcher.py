@@ -67,9 +67,8 @@ def start(folder):
     return run
 
 
-def ranks_of(folder, attempt=0):
-    files = sorted(folder.glob(f"rank*-{attempt}.json"))
-    return [json.loads(file.read_text()) for file in files]
+def ranks_of(folder):
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("rank*.json"))]
 
 
 def test_the_scripts_are_clean():
@@ -82,12 +81,16 @@ def test_the_scripts_are_clean():
     assert found.returncode == 0 and len(scripts) >= 5, found.stdout
 
 
-def test_torchrun_gets_what_was_said(start, folder, config):
-    result = start(
-        *("--config", config, "--gpus", 2, "--module", MODULE, "--lr-scaling", "sqrt"),
-        *("--resume", "--", "--plain", HOSTILE, ""),
-    )
-    assert result.returncode == 0, result.stderr
+def test_a_dry_run_prints_a_command_that_runs(start, folder, config):
+    """That torchrun gets all that was said."""
+    words = ("--config", config, "--module", MODULE, "--resume", "--", "--plain", HOSTILE, "")
+    shown = start("--dry-run", *words, NUM_GPUS="2", LR_SCALING="sqrt")
+    assert shown.returncode == 0 and not ranks_of(folder)
+    assert "ranks: 2, on" in shown.stdout
+    command = shown.stdout.partition("command: ")[2]
+    environment = {**os.environ, "LAUNCHED_FOLDER": str(folder)}
+    environment.pop("PYTHONPATH", None)  # the command says where the checkout is
+    subprocess.run(["bash", "-c", command], env=environment, cwd=folder, check=True, timeout=240)
     first, second = ranks_of(folder)
     assert first["arguments"] == ["--config", str(config), "--plain", HOSTILE, ""]
     assert second["variables"]["RANK"] == second["variables"]["LOCAL_RANK"] == "1"
@@ -96,21 +99,7 @@ def test_torchrun_gets_what_was_said(start, folder, config):
         "ROBOMIMIC_DDP_LR_SCALING": "sqrt",
         "ROBOMIMIC_DDP_RESUME": "true",
     }
-    assert "ranks: 2, on" in result.stdout
     assert not (folder / "hacked").exists()
-
-
-def test_a_dry_run_prints_a_command_that_runs(start, folder, config):
-    words = ("--dry-run", "--module", MODULE)
-    shown = start(*words, CONFIG_PATH=str(config), NUM_GPUS="2", LR_SCALING="sqrt")
-    assert shown.returncode == 0 and not ranks_of(folder)
-    command = shown.stdout.partition("command: ")[2]
-    environment = {**os.environ, "LAUNCHED_FOLDER": str(folder)}
-    environment.pop("PYTHONPATH", None)  # the command says where the checkout is
-    subprocess.run(["bash", "-c", command], env=environment, cwd=folder, check=True, timeout=240)
-    ranks = ranks_of(folder)
-    assert [rank["arguments"] for rank in ranks] == [["--config", str(config)]] * 2
-    assert ranks[0]["variables"]["ROBOMIMIC_DDP_LR_SCALING"] == "sqrt"
 
 
 def stand_in(folder, name, text):
@@ -191,13 +180,6 @@ def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, 
     assert all(rank["arguments"] == ["--config", str(config), HOSTILE] for rank in first)
     assert all("ROBOMIMIC_DDP_RESUME" not in rank["variables"] for rank in first)
 
-    (folder / "runs" / "experiment" / "20260101" / "requeue").unlink()
-    (folder / "requeued").unlink()
-    again = start(*words, script=copy, SLURM_RESTART_COUNT="1", **slurm)
-    assert again.returncode == 0, again.stderr
-    assert len(ranks_of(folder, attempt=1)) == 2
-    assert not (folder / "requeued").exists()
-
 
 @pytest.fixture
 def stopped(start, folder, config, slurm):
@@ -217,6 +199,13 @@ def stopped(start, folder, config, slurm):
         return start(*words, script=script, **{**slurm, **variables})
 
     return run
+
+
+def test_a_job_that_has_ended_is_not_requeued(start, folder, config, slurm, tmp_path):
+    stand_in(tmp_path / "bin", "srun", "exit 0\n")
+    script = ROOT / "scripts" / "train_slurm.sbatch"
+    job = start("--config", config, "--gpus", 1, "--module", MODULE, script=script, **slurm)
+    assert job.returncode == 0 and not (folder / "requeued").exists(), job.stderr
 
 
 def test_a_job_that_slurm_does_not_requeue_says_how_to_resume(stopped):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.configs import make_config, write_config
 from tests.evaluate.point_env import add_to
-from tests.hosts import Host, Result, apply, copy_host, python, require_clean, torchrun
+from tests.hosts import Host, Result, python, require_clean, torchrun
 from tests.runs import run_directory
 
 EPISODES = 6
@@ -35,16 +35,17 @@ class Job:
         return python(self.host, "robomimic_ddp", "evaluate", self.run, *words, **options)
 
 
+def with_simulator(host: Host, folder: Path) -> None:
+    """Makes `folder` a copy of the host that has the simulator, too."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(host.folder, folder, dirs_exist_ok=True, ignore=ignored)
+    add_to(Host(folder).package)
+
+
 @pytest.fixture(scope="session")
-def point_host(once: Callable[..., Path]) -> Host:
+def point_host(once: Callable[..., Path], host_copy: Host) -> Host:
     """An edited host that has the simulator."""
-
-    def make(folder: Path) -> None:
-        host = copy_host(folder)
-        add_to(host.package)
-        apply(host)
-
-    return Host(once("point-host", make))
+    return Host(once("point-host", lambda folder: with_simulator(host_copy, folder)))
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +61,10 @@ def trained(once: Callable[..., Path], point_host: Host, low_dim_dataset: Path) 
 
 
 @pytest.fixture
-def plain(job: Job, once: Callable[..., Path]) -> Job:
+def plain(job: Job, once: Callable[..., Path], plain_host: Host) -> Job:
     """The same run with an unedited host."""
-
-    def make(folder: Path) -> None:
-        add_to(copy_host(folder).package)
-
-    return Job(Host(once("plain-point-host", make)), job.run)
+    made = once("plain-point-host", lambda folder: with_simulator(plain_host, folder))
+    return Job(Host(made), job.run)
 
 
 @pytest.fixture

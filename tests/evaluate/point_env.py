@@ -1,8 +1,8 @@
 """A point near which a policy must stay, as a simulator that a host has added.
 
 The variable POINT_FAULT plants a fault in the first step of an episode: KIND:FILE, once, by whoever
-makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise; in reset: unseeded; when it
-is made: display.
+makes the file; KIND alone, in all episodes. Kinds: hang, kill, raise, and orphan, which kills the
+evaluation when others have played; in reset: unseeded; when it is made: display.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 from tests.datasets import CAMERA
 from tests.point_simulator import PointSimulator
 
+_OTHERS_SECONDS = 3.0
+"""In which another worker plays an episode."""
 ADDED = """
 
 def get_env_class(env_meta=None, env_type=None, env=None):
@@ -74,6 +77,10 @@ class PointEnv(PointSimulator):
             threading.Event().wait()
         elif self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif self.fault == "orphan":
+            time.sleep(_OTHERS_SECONDS)
+            os.kill(os.getppid(), signal.SIGKILL)
+            threading.Event().wait()
         elif self.fault == "raise":
             raise ValueError("planted in an episode")
 

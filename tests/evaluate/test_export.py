@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import torch
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.monitoring.records import evaluation
 from tests.configs import make_config, write_config
-from tests.hosts import ROOT, Host, environment, python, require_clean, torchrun
+from tests.hosts import ROOT, Host, python, require_clean, torchrun
 from tests.runs import load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -90,15 +89,9 @@ def test_the_loader_of_the_documentation_acts_as_the_checkpoint(
     assert text.count("\n") <= 50
     (tmp_path / "load_policy.py").write_text(text)
     (tmp_path / "acts.py").write_text(ACTS)
-    done = subprocess.run(
-        [sys.executable, "acts.py", folder, source],
-        cwd=tmp_path,
-        env=environment(plain_host),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.stdout.endswith("alike\n"), done.stderr
+    added = {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, plain_host.folder)))}
+    done = python(None, "acts", folder, source, added=added)
+    assert done.stdout.endswith("alike\n"), done
 
 
 def test_the_model_card_says_what_the_run_knows(checkpoints, command, tmp_path):

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,7 @@ from robomimic_ddp.monitoring.records import evaluation
 from tests import heartbeats
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
-from tests.hosts import ROOT, environment, python
+from tests.hosts import require_clean
 
 SOON_SECONDS = 240.0
 
@@ -133,38 +134,30 @@ def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path)
     record = json.loads((job.run / "ddp.json").read_text())
     outcome = record.pop("outcome")
     (job.run / "ddp.json").write_text(json.dumps(record))
-    words = [sys.executable, "-m", "robomimic_ddp", "evaluate", job.run, "--follow"]
-    process = subprocess.Popen(
-        [*map(str, words), "--workers", "1"],
-        env=environment(job.host),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
     def wait_for(epochs: set[int]) -> None:
         deadline = time.monotonic() + SOON_SECONDS
         while {result["epoch"] for result in evaluation.results(job.run)} != epochs:
-            assert process.poll() is None and time.monotonic() < deadline
+            assert not followed.done() and time.monotonic() < deadline
             time.sleep(0.2)
 
-    try:
-        with open(job.run / "ddp.lock", "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
-            (first,) = kept.glob("model_epoch_1*.pth")
-            whole = first.read_bytes()
-            (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
-            time.sleep(1.0)
-            (job.run / "models" / first.name).write_bytes(whole)
-            wait_for({1})
-            shutil.move(kept / "last.pth", job.run)
-            wait_for({1, 2})
-            (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
-        out, err = process.communicate(timeout=SOON_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert all(record_of.sentence(result) in out for result in evaluation.results(job.run))
+    with ThreadPoolExecutor() as pool, open(job.run / "ddp.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
+        options = {"timeout": SOON_SECONDS}
+        followed = pool.submit(job.evaluate, "--follow", "--workers", 1, **options)
+        (first,) = kept.glob("model_epoch_1*.pth")
+        whole = first.read_bytes()
+        (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
+        time.sleep(1.0)
+        (job.run / "models" / first.name).write_bytes(whole)
+        wait_for({1})
+        shutil.move(kept / "last.pth", job.run)
+        wait_for({1, 2})
+        (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
+    result = followed.result()
+    require_clean(result)
+    shown = result.stdout
+    assert all(record_of.sentence(result) in shown for result in evaluation.results(job.run))
     assert (job.run / "best_success.pth").is_file()
     logged = scalars(job.run)
     for result in evaluation.results(job.run):
@@ -218,28 +211,6 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, ca
     assert (begun["id"], begun["project"], begun["resume"]) == ("abc", "lift", "allow")
     assert begun["settings"]["x_primary"] is False
     assert wandb.logged == [{"Rollout/Success_Rate/lift": 0.5, "epoch": 50}, "finished"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_wandb_itself_keeps_the_results_at_their_epochs(once, tmp_path):
-    """In a separate environment: wandb brings 21 other packages."""
-
-    def install(folder: Path) -> None:
-        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "wandb"]
-        subprocess.run(words, check=True, capture_output=True, timeout=400)
-
-    added = {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(once("wandb", install))]),
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-    }
-    result = python(None, "tests.evaluate.logs_to_wandb", tmp_path, cold=True, added=added)
-    assert result.returncode == 0, result
-    written = json.loads(result.stdout.splitlines()[-1])
-    assert (written["id"], written["project"]) == ("begun", "lift")
-    rows = [(row["epoch"], row["Rollout/Success_Rate/lift"]) for row in written["rows"]]
-    assert rows == [(50, 0.5), (20, 0.2)]
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (1000.0, True)])

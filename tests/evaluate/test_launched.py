@@ -19,28 +19,33 @@ from robomimic_ddp.monitoring.records import evaluation, history
 from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
 from tests.evaluate.test_evaluate import of_evaluation, of_training
-from tests.hosts import Host, python, require_clean
+from tests.hosts import Host, python, require_clean, torchrun
 from tests.runs import run_directory
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(500)
 def test_training_plays_nothing_and_the_evaluator_the_same_episodes(
-    trained: Path, point_host: Host, low_dim_dataset: Path, tmp_path: Path
+    trained: Path, point_host: Host, low_dim_dataset: Path, command, tmp_path: Path
 ) -> None:
-    """The host would save no checkpoint of the first epoch, which has rollouts."""
+    """Both as the launcher starts them. The host would save no checkpoint of the first epoch, which
+    has rollouts.
+    """
     saves = {"every_n_epochs": 2, "on_best_validation": False}
     changes = merged(CHANGES, {"experiment": {"save": saves}})
     config = make_config("bc", low_dim_dataset, tmp_path / "runs", changes)
     file = write_config(tmp_path / "config.json", config)
-    words = ["--config", file, "--gpus", 2, "--lr-scaling", "none", "--evaluate"]
-    words += ["--module", "robomimic.scripts.train"]
-    result = python(point_host, "robomimic_ddp", "launch", *words, cold=True, timeout=450)
+    _, plan, _ = command("launch", "--config", file, "--gpus", 2, "--evaluate", "--dry-run")
+    assert "on the CPU, at a lower priority than the ranks" in " ".join(plan.split())
+    added = {"ROBOMIMIC_DDP_ROLLOUTS": "evaluate", env.EVALUATE: "--workers 1"}
+    added[env.RESUME_NOTE] = str(tmp_path / "resume")
+    result = torchrun(point_host, "robomimic.scripts.train", "--config", file, added=added)
     require_clean(result)
-    run = run_directory(tmp_path / "runs")
+    run = Path((tmp_path / env.RUN_NOTE).read_text())
+    assert run == run_directory(tmp_path / "runs")
     plan = " ".join(result.stdout.split())
-    assert "on the CPU, at a lower priority than the ranks" in plan
     assert f"run by `robomimic-ddp evaluate {run} --follow`" in plan
+    require_clean(python(point_host, "robomimic_ddp", "evaluate", run, "--follow"))
     assert "rollout" not in {line["phase"] for line in history.read(run)}
     assert of_evaluation(run) == {
         epoch: pytest.approx(values, rel=1e-5) for epoch, values in of_training(trained).items()

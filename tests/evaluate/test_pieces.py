@@ -19,7 +19,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.commands.evaluate.workers import Pool, Task, hint
+from robomimic_ddp.commands.evaluate.workers import Task, hint
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation
 from tests.hostile import PROGRAM
@@ -330,17 +330,3 @@ def test_a_checkpoint_whose_episodes_fail_is_an_error_of_that_checkpoint(
 def test_processes_that_all_die_end_the_evaluation(scripted):
     with pytest.raises(DataError, match="4 episodes in a row failed"):
         scripted("DDDD")
-
-
-@pytest.mark.bad_input
-def test_a_pool_forgets_the_tasks_that_nobody_waits_for(tmp_path):
-    """Else their answers would be those of the next checkpoint."""
-    task = {"checkpoint": str(tmp_path / "none.pth"), "episode": 0, "env": "lift"}
-    with open(tmp_path / "log", "wb") as log:
-        pool = Pool(2, [], log, 60.0)
-        try:
-            with pytest.raises(CheckpointError, match="^a.pth: the host cannot make its policy"):
-                list(pool.play([Task(task, "a.pth"), Task(task, "a.pth")]))
-            assert not [worker.task for worker in pool.workers if worker.task]
-        finally:
-            pool.close()

@@ -13,7 +13,6 @@ LOADER = "from torch.utils.data import DataLoader\n"
 OCTO = "from octo.data.dataset import make_interleaved_dataset\n"
 JSON = "import json\nfrom omegaconf import OmegaConf\n"
 LOOP = "    for epoch in range(2):\n        run_epoch(model, epoch)\n"
-TENSORS = "import robomimic.utils.tensor_utils as TensorUtils\n"
 LAUNCHER = "from isaaclab.app import AppLauncher\n"
 UTILS = "import h5py\nimport shutil\nimport robomimic.utils.train_utils as TrainUtils\n"
 MAIN = "def main(args):\n"
@@ -50,14 +49,6 @@ def get_torch_device(try_to_use_cuda):
     return device
 """
 
-
-def batch(line: str, name: str = "process_batch_for_training") -> str:
-    net = 'NET = "noise_pred_net"\n'
-    return f"{net}\n\nclass Policy:\n    def {name}(self, batch):\n        {line}\n"
-
-
-CONVERTED_FIRST = "return TensorUtils.to_device(TensorUtils.to_float(batch), self.device)"
-MOVED_FIRST = "return TensorUtils.to_float(TensorUtils.to_device(batch, self.device))"
 
 EDITS = {
     "ask": [
@@ -123,27 +114,6 @@ def save_model(model, ckpt_path):
             ("tqdm(range(n))", "TrainUtils.run_epoch(model=algo.model)", "algo.model"),
             ("range(n)", "TrainUtils.run_epoch_mt(model=model, data_loaders=several)", "model"),
         )
-    ],
-    "float_on_device": [
-        *(
-            f"{TENSORS}@@\n{batch(f'<<{before}|{after}>>')}"
-            for before, after in (
-                (CONVERTED_FIRST, MOVED_FIRST),
-                (
-                    "batch = (TensorUtils.to_device(x=TensorUtils.to_float(x=f(batch)), device=d))",
-                    "batch = (TensorUtils.to_float(x=TensorUtils.to_device(x=f(batch), device=d)))",
-                ),
-                (
-                    "return TensorUtils.to_device(\n            TensorUtils.to_float(batch),  # h\n"
-                    "            self.device,\n        )",
-                    "return TensorUtils.to_float(TensorUtils.to_device(\n            batch,  # h\n"
-                    "            self.device,\n        ))",
-                ),
-            )
-        ),
-        "from robomimic.utils.tensor_utils import to_device, to_float as as_float\n@@\n"
-        + batch("return <<to_device(as_float(batch), d)|as_float(to_device(batch, d))>>")
-        + "# to_float(\n",
     ],
     "helper_copies": [
         # PBL-gatech's fork: with retries.
@@ -458,17 +428,6 @@ UNTOUCHED = {
     },
     "epochs": {
         "no train": "for epoch in range(3):\n    TrainUtils.run_epoch(model=m)\n",
-    },
-    "float_on_device": {
-        "another method": TENSORS + batch(CONVERTED_FIRST, "get_action"),
-        "other library": "import elsewhere as TensorUtils\n" + batch(CONVERTED_FIRST),
-        **{
-            line: TENSORS + batch(f"return TensorUtils.to_device({line})")
-            for line in (
-                "*TensorUtils.to_float(batch)",
-                "batch, TensorUtils.to_float(self.device)",
-            )
-        },
     },
     "helper_copies": {
         "another operation": "import shutil\nshutil.copytree(a, b)  # no copyfile\n",

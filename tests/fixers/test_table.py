@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp.patches.outcomes import Unrecognised
-from tests.fixers.cases import EDITS, MOVED_FIRST, TENSORS, UNRECOGNISED, UNTOUCHED, batch
+from tests.fixers.cases import EDITS, UNRECOGNISED, UNTOUCHED
 from tests.fixers.support import check_marked, check_untouched
 
 
@@ -36,8 +36,3 @@ def test_says_so_where_it_cannot_be_sure(name, text, line):
     outcome = check_untouched(name, text, Unrecognised)
     assert (outcome.where, outcome.blocks) == (line, name not in ("over_ranks", "simulator"))
     assert name != "distributed" or text.partition("train")[2].partition(":")[0] in outcome.why
-
-
-def test_a_host_that_moves_a_batch_first_by_itself_is_left():
-    outcome = check_untouched("float_on_device", TENSORS + batch(MOVED_FIRST))
-    assert outcome.reason == "the host moves a batch before it converts it"

@@ -32,14 +32,14 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, decorator: str, cold: bool = False, **variables: str) -> Result:
+def run(folder: Path, decorator: str, **variables: str) -> Result:
     (folder / "train.py").write_text(HOST.format(decorator))
-    return python(Host(folder), "train", added=variables, cold=cold)
+    return python(Host(folder), "train", added=variables)
 
 
 @pytest.mark.bad_input
 def test_it_is_one_message_without_a_traceback(tmp_path):
-    done = run(tmp_path, f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", cold=True)
+    done = run(tmp_path, f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: this host ") and done.stderr.count("\n") == 1
     assert "API version 2" in done.stderr and "robomimic-ddp revert" in done.stderr

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import shutil
+from pathlib import Path
+
 import pytest
 
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import AlreadyApplied, NotPresent
-from robomimic_ddp.patches.report import unified_diff
-from tests.hosts import copy_host
+from tests.hosts import Host
 from tests.patches.support import snapshot
 
 IMPORT = "import robomimic_ddp.api as DDPUtils"
@@ -22,7 +25,6 @@ ADDED = {
         IMPORT,
         '"obs_encoder": DDPUtils.parallel(obs_encoder),',
         '"noise_pred_net": DDPUtils.parallel(noise_pred_net)',
-        "return TensorUtils.to_float(TensorUtils.to_device(input_batch, self.device))",
     ],
     "algo/td3_bc.py": [
         IMPORT,
@@ -72,7 +74,7 @@ ADDED = {
 }
 REPLACED = {
     "algo/cql.py": 2,
-    "algo/diffusion_policy.py": 3,
+    "algo/diffusion_policy.py": 2,
     "algo/td3_bc.py": 1,
     "scripts/train.py": 10,
     "utils/diffusion_utils.py": 1,
@@ -82,45 +84,40 @@ REPLACED = {
     "utils/train_utils.py": 2,
 }
 """How many of the host's lines are replaced; all others stay as they are."""
+HEADS = ("---", "+++", "@@ ")
+"""How lines of a diff begin that are of no file."""
 
 
-@pytest.fixture(scope="module")
-def retrofit(tmp_path_factory: pytest.TempPathFactory):
-    """(host, examination, files before, diff), with the host patched."""
-    copy = copy_host(tmp_path_factory.mktemp("installed"), small=False)
-    host = hosts.find_host(str(copy.folder))
-    examination = engine.examine(host, registry.select())
-    before, diff = snapshot(copy.package), unified_diff(examination)
-    record.apply(examination)
-    return host, examination, before, diff
+@pytest.fixture
+def edited(host_copy: Host, tmp_path: Path) -> Path:
+    """The package folder of a copy of the edited host."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(host_copy.package, tmp_path / "robomimic", ignore=ignored)
 
 
-def test_the_diff_is_these_lines_and_no_others(retrofit):
-    added, replaced, name = {}, {}, ""
-    for line in retrofit[3].decode().splitlines():
-        if line.startswith("+++ "):
-            name = line.partition("robomimic/")[2]
-        elif line.startswith("+"):
-            added.setdefault(name, []).append(line[1:].strip())
-        elif line.startswith("-") and not line.startswith("--- "):
-            replaced[name] = replaced.get(name, 0) + 1
+def test_the_diff_is_these_lines_and_no_others_and_revert_takes_them_back(
+    edited: Path, plain_host: Host
+) -> None:
+    before, after = snapshot(plain_host.package), snapshot(edited)
+    added, replaced = {}, {}
+    for name in (name for name in after if name.endswith(".py")):
+        texts = [files.get(name, (b"", 0))[0].decode().splitlines() for files in (before, after)]
+        lines = [line for line in difflib.unified_diff(*texts, n=0) if line[:3] not in HEADS]
+        texts = ([line[1:].strip() for line in lines if line[0] == sign] for sign in "+-")
+        new, old = (list(filter(None, text)) for text in texts)
+        if new:
+            added[name], replaced[name] = new, len(old)
     script = added.pop("scripts/train_rlds.py")
     assert "from robomimic_ddp.train_rlds import main" in script
     assert added == ADDED
-    assert replaced == {name: count for name, count in REPLACED.items() if count}
+    assert replaced == {**REPLACED, "scripts/train_rlds.py": 0}
+    record.revert(hosts.find_host(str(edited)))
+    assert snapshot(edited) == before
 
 
-def test_applied_again_nothing_changes(retrofit):
-    host, first = retrofit[:2]
-    second = engine.examine(host, registry.select())
+def test_applied_again_nothing_changes(edited: Path) -> None:
+    second = engine.examine(hosts.find_host(str(edited)), registry.select())
     assert second.patches == ()
     assert second.state == "patched"
-    done = [finding for finding in second.findings if isinstance(finding.outcome, AlreadyApplied)]
-    edited = [one for one in first.findings if not isinstance(one.outcome, NotPresent)]
-    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in edited) == 30
-
-
-def test_revert_gives_back_every_byte_and_mode(retrofit):
-    host, _, before, _ = retrofit
-    record.revert(host)
-    assert snapshot(host.package) == before
+    found = [one.outcome for one in second.findings if not isinstance(one.outcome, NotPresent)]
+    assert len(found) == 29 and all(isinstance(one, AlreadyApplied) for one in found)

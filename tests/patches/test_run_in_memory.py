@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.hosts import Host, python
@@ -56,10 +58,10 @@ def run(host, *arguments):
     return python(Host(host.parent), "robomimic_ddp", "run", *arguments)
 
 
-def test_a_module_with_its_arguments_of_a_host_that_python_would_not_import(host, tmp_path):
+def test_a_module_with_its_arguments_of_a_host_that_python_would_not_import(host):
     before = snapshot(host)
     program = ("--host", str(host), "robomimic.scripts.show", "--config", "x.json", "-m", "a=b")
-    done = run_command("run", *program, cwd=tmp_path)
+    done = python(None, "robomimic_ddp", "run", *program)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "edited --config x.json -m a=b",
@@ -103,6 +105,22 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
     assert (done.stdout.splitlines(), done.stderr) == ([f"{file} False", f"True {file}"], "")
 
 
+@pytest.fixture
+def importable(host, monkeypatch):
+    """This process imports the host, and forgets it and the edits when the test ends."""
+    monkeypatch.setattr(sys, "path", [str(host.parent), *sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name in names_of_robomimic():
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in names_of_robomimic():
+        del sys.modules[name]
+
+
+def names_of_robomimic():
+    return [name for name in sys.modules if name.partition(".")[0] == "robomimic"]
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
@@ -117,9 +135,9 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
         (["{other}/scripts/train.py"], 2, "--host {other}"),
     ],
 )
-def test_a_mistake_is_one_message(host, tmp_path, arguments, code, words):
+def test_a_mistake_is_one_message(importable, command, tmp_path, arguments, code, words):
     other = write_host(tmp_path / "other")
     (other / "scripts/train_mine.py").write_text("import accelerate\naccelerate.Accelerator()\n")
-    done = run(host, *(word.format(other=other) for word in arguments))
-    assert (done.returncode, done.stdout) == (code, "")
-    assert words.format(other=other) in done.stderr and "Traceback" not in done.stderr
+    found, out, err = command("run", *(word.format(other=other) for word in arguments))
+    assert (found, out) == (code, "")
+    assert words.format(other=other) in err and "Traceback" not in err

@@ -77,7 +77,7 @@ def check_untouched_lines(examination, patch) -> None:
             continue
         assert set(range(start + 1, end + 1)) <= allowed, (patch.path, old[start:end])
         added = b"".join(new[new_start:new_end])
-        ours = (b"DDPUtils", b"raise", b"module_key", b"to_float(", b"from robomimic_ddp.api")
+        ours = (b"DDPUtils", b"raise", b"module_key", b"from robomimic_ddp.api")
         assert any(word in added for word in ours), (patch.path, added)
 
 

@@ -17,29 +17,17 @@ from robomimic_ddp.verify.comparison import Evidence
 from robomimic_ddp.verify.rng_state import Streams
 from tests.pretend_cuda.ledger import Ledger
 
-OTHER = torch.device("cuda", 1)
-
-
-def draw_alike_on_another_gpu() -> None:
-    """Rank 1's own GPU is that one, so it is compared on rank 0 alone."""
-    torch.cuda.manual_seed_all(5)
-    torch.cuda.manual_seed(group.rank())
-    torch.randn(3, device=OTHER)
-
-
 SEEDED = {
     "the CPU": lambda: torch.default_generator.manual_seed(5),
     "the GPU": lambda: torch.cuda.manual_seed(5),
     "numpy": lambda: np.random.seed(5),
     "Python": lambda: random.seed(5),
-    "an unused GPU": lambda: (torch.cuda.manual_seed_all(5), torch.cuda.manual_seed(group.rank())),
-    "another GPU": draw_alike_on_another_gpu,
     "none": lambda: None,
 }
 
 
 def main() -> None:
-    """Collective: of two ranks that both see two GPUs and use the first."""
+    """Collective: of two ranks that both use the first of two GPUs."""
     torch.cuda.set_device(0)
     mark = ctypes.CDLL(None).pretend_mark
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])  # as tests/pretend_cuda/job.py counts

@@ -240,8 +240,6 @@ def test_each_generator_is_compared_by_itself(two_ranks):
         "the GPU": "torch's random state (GPU): ranks [0, 1] have the same",
         "numpy": "numpy's random state: ranks [0, 1] have the same",
         "Python": "Python's random state: ranks [0, 1] have the same",
-        "an unused GPU": "nothing",
-        "another GPU": "torch's random state (cuda:1): ranks [0, 1] have the same",
         "none": "nothing",
     }
     for what, words in named.items():

@@ -21,12 +21,11 @@ from tests.ranks.toy import make_algo, step
 class WritesAtOnce(Writer):
     """In the calling thread: what was saved can be read at once, faults of this thread count."""
 
-    def put(self, name, write, failed, held=False):
+    def put(self, name, write, failed, snapshot=None, first=False):
         try:
             write()
         except Exception as error:
             failed(error)
-        self.release()
 
 
 @contextlib.contextmanager

@@ -30,17 +30,15 @@ def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
     return found
 
 
-def config(schedule, **train):
-    rate = {"initial": 1e-4, **schedule}
+def config(**train):
     return {
         "train": {"num_epochs": 20, **train},
         "experiment": {"epoch_every_n_steps": 100},
-        "algo": {"optim_params": {"policy": {"learning_rate": rate}}},
     }
 
 
 def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
-    present = run_of(config({}))
+    present = run_of(config())
     present.print_beginning()
     title, *lines = capsys.readouterr().out.strip().splitlines()
     assert title == "============= robomimic-ddp: plan ============="
@@ -54,7 +52,7 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
         def isatty(self):
             return True
 
-    text = "\n".join(["\n=== plan ===", *run_of(config({})).describe().splitlines(), ""])
+    text = "\n".join(["\n=== plan ===", *run_of(config()).describe().splitlines(), ""])
     assert plan_summary.fitted(text) == text, "stdout is a file here"
     monkeypatch.setattr(sys, "__stdout__", Terminal())
     monkeypatch.setenv("COLUMNS", "60")
@@ -66,9 +64,7 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
 
 def test_every_decision_has_a_line():
     data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
-    present = run_of(
-        config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data), precision="bf16"
-    )
+    present = run_of(config(data=data), precision="bf16")
     present.scale_lr(1e-4)
     present.steps = Prepared("preset: fast (fused optimizer)")
     lines = present.describe().splitlines()
@@ -79,8 +75,7 @@ def test_every_decision_has_a_line():
         "learning rate: 0.0001, as configured; ddp.lr_scaling=none (the default here; "
         "robomimic-ddp launch scales by linear); by each rule: none 0.0001, "
         "linear 0.0008, sqrt 0.000282843",
-        "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: 500 steps of warm-up, "
-        "then a cosine",
+        "schedule: 20 epoch(s) of 100 step(s)",
         "schedule: 8 ranks take 8 x the samples in each step, and as many steps as one process; "
         "ddp.schedule=samples takes 1/8 of the steps, and so as many samples as one process",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
@@ -101,17 +96,17 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 
 
 def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypatch):
-    sharded = run_of(config({}), mode="fsdp")
+    sharded = run_of(config(), mode="fsdp")
     assert (
         "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in sharded.describe()
     )
-    large = run_of(config({}))
+    large = run_of(config())
     monkeypatch.setattr(plan_summary, "_SMALL_BYTES", 100)
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
 
 
 def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
-    present = run_of(config({}))
+    present = run_of(config())
     present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
     present.output.record = RunRecord(tmp_path, {})
     size = 6 * 16  # parameters; weight, moments and average
@@ -124,32 +119,13 @@ def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
         assert (expected in text) == is_said and ("disk:" in text) == is_said
 
 
-@pytest.mark.parametrize(
-    "schedule, words",
-    [
-        ({}, "policy: constant"),
-        (
-            {"epoch_schedule": [10, 15], "decay_factor": 0.1},
-            "policy: constant, then 0.1 x as much at epoch 10, 15",
-        ),
-        (
-            {"scheduler_type": "linear", "epoch_schedule": [9], "decay_factor": 0.5},
-            "policy: linear, down to 0.5 x as much at epoch 9",
-        ),
-    ],
-)
-def test_schedules(schedule, words):
-    assert words in run_of(config(schedule)).describe()
-
-
 def test_the_number_of_steps():
-    cosine = config({"scheduler_type": "cosine", "warmup_steps": 500})
-    text = run_of(cosine, schedule="samples").describe()
-    assert "20 epoch(s) of 12 or 13 step(s); learning rate of policy: 62.5 steps of warm-up" in text
+    text = run_of(config(), schedule="samples").describe()
+    assert "20 epoch(s) of 12 or 13 step(s)" in text
     assert "ddp.schedule=samples: 100 -> 12 or 13 steps in an epoch, and over the run as" in text
     for same in ({"ranks": 1, "on_node": 1}, {"batch": "global", "ranks": 4}):
         for schedule in ("steps", "samples"):
-            text = run_of(cosine, schedule=schedule, **same).describe()
+            text = run_of(config(), schedule=schedule, **same).describe()
             assert "20 epoch(s) of 100 step(s)" in text and "ddp.schedule" not in text
 
 
@@ -177,7 +153,7 @@ def test_a_prepared_set_is_named_with_its_pixels():
     dataset = SimpleNamespace(
         name="/data/x", prepared="prepared from y", unlisted=["x-train.tfrecord-00009"]
     )
-    present = run_of(config({}, data=[]))
+    present = run_of(config(data=[]))
     present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
     assert "data: /data/x is prepared from y" in present.describe()
     assert (
@@ -194,7 +170,7 @@ class Faulty:
 
 
 def test_data_whose_length_fails_has_no_line_of_it():
-    present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
+    present = run_of(config(data=[]), ranks=1, on_node=1, gpus=0)
     present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
 

@@ -17,8 +17,6 @@ from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import quiet_stdout
 
-_QUANTILES = {"1 %": 0.01, "50 %": 0.5, "99 %": 0.99}
-
 
 def show(path: str, print_report: Callable[[Any], None]) -> None:
     """Collective: call `print_report` with the reports of all datasets in the config at `path`.
@@ -59,7 +57,6 @@ def _actions(specs: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[s
     merged = index.actions.merged(index.length, rows)
     columns = {
         "min": merged["min"][0],
-        **dict(zip(_QUANTILES, index.action_quantiles(rows, tuple(_QUANTILES.values())))),
         "max": merged["max"][0],
         "mean": merged["mean"][0],
         "std": np.sqrt(merged["sqdiff"][0] / merged["n"]),

@@ -18,40 +18,33 @@ import torch
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.language.encoder import Encoder
 from robomimic_ddp.distributed import group
+from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 
 class Embeddings:
-    """The embeddings of all instructions of a run, under the observation key `key`."""
+    """The embeddings of all instructions of a run, under the observation key `key`; of `width`."""
 
-    def __init__(self, key: str, encoder: Encoder, known: Mapping[str, np.ndarray]) -> None:
-        self.key, self._encoder = key, encoder
+    def __init__(self, key: str, width: int, known: Mapping[str, np.ndarray]) -> None:
+        self.key, self.width = key, width
         self._rows = {text: torch.tensor(row, dtype=torch.float32) for text, row in known.items()}
 
-    @property
-    def width(self) -> int:
-        """Size of an embedding."""
-        return self._encoder.width
-
-    def knows(self, texts: Sequence[str]) -> bool:
-        """Return whether `of` finds all `texts` without the language model."""
-        return all(text in self._rows for text in texts)
-
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
-        """Return float32 [B, frames, width], the same for each frame. Encodes unknown texts: call
-        it from the thread that trains, since constructing a model draws from random streams, then
-        restored.
+        """Return float32 [B, frames, width], the same for each frame. Raises DataError for a text
+        that the dataset's index lacks.
         """
         distinct, index = np.unique(np.array(texts, object), return_inverse=True)
-        rows = torch.stack([self._row(text) for text in distinct.tolist()])
+        try:
+            rows = torch.stack([self._rows[text] for text in distinct.tolist()])
+        except KeyError as error:
+            raise DataError(
+                f"the instruction {error.args[0]!r} is not in the dataset's index: the records "
+                "have changed since it was made. Delete the dataset's index from "
+                "train.data_cache_dir (and the folder `index` of a prepared set): the next run "
+                "makes it again."
+            ) from error
         return rows[torch.from_numpy(index), None].repeat(1, frames, 1)
-
-    def _row(self, text: str) -> torch.Tensor:
-        """Return float32 [width]; encodes an unknown text."""
-        if text not in self._rows:
-            self._rows[text] = torch.from_numpy(self._encoder.encode(text))
-        return self._rows[text]
 
 
 def make_embeddings(
@@ -80,7 +73,7 @@ def make_embeddings(
             known.update(share)
         if group.is_main():
             _store(path, known)
-    return Embeddings(key, encoder, {text: known[text] for text in texts})
+    return Embeddings(key, encoder.width, {text: known[text] for text in texts})
 
 
 def _encode_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
@@ -108,8 +107,3 @@ class PassPlans:
 def the_plan(plan: PassPlan, part: int) -> PassPlan:
     """Return `plan`, that of the only part; a `partial` of this can be pickled."""
     return plan
-
-
-def batch_codes(quotas: Quotas, number: int, begun: int, first: int, count: int) -> np.ndarray:
-    """Return `Quotas.groups` of dataset `number`, from `first`, counted from `begun` before."""
-    return quotas.groups(number, first - begun, count)

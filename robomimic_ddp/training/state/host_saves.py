@@ -20,12 +20,12 @@ def save(obj: Any, path: Any) -> None:
     """`torch.save(obj, path)`, atomically: see `torch_save.save`."""
     files = _host_files()
     (torch_save.save if files is None else files.save)(obj, path)
-    _keep_for_evaluation(Path(os.path.abspath(path)))
+    _keep_for_evaluation(obj, Path(os.path.abspath(path)))
 
 
-def _keep_for_evaluation(saved: Path) -> None:
-    """Copy the host's last.pth to models/, where `ddp.rollouts=evaluate` needs a checkpoint of this
-    epoch and the host has saved none there.
+def _keep_for_evaluation(obj: Any, saved: Path) -> None:
+    """Save what the host's last.pth has in models/, too, where `ddp.rollouts=evaluate` needs a
+    checkpoint of this epoch and the host has saved none there.
     """
     run = _run.current()
     epoch = None if run is None else run.progress.to_evaluate
@@ -35,7 +35,7 @@ def _keep_for_evaluation(saved: Path) -> None:
     if saved.parent == run.output.directory:
         models = saved.parent / "models"
         models.mkdir(exist_ok=True)
-        copyfile(saved, models / f"model_epoch_{epoch}.pth")
+        save(obj, models / f"model_epoch_{epoch}.pth")
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:

@@ -111,7 +111,7 @@ class StateSaver:
         stops = self.run.stopper.agreed_at_last()
         if stops or main_rank.on_main(self._is_due):
             self._save(where)
-        self.run.output.writer.release()
+        self.run.output.writer.begin()
         if stops:
             self._stop(where)
 
@@ -212,15 +212,17 @@ class StateSaver:
         if self.error is not None:
             raise self.error
         improved = self._is_better(best)
-        # The best state so far is not replaced by a later one.
-        name = f"state of epoch {self.finished}" if improved else checkpoint.STATE
-        content = writer.copy(name, {**self._header(best), **states})
+        # The best state so far is not replaced by a later one that is worse.
+        name = checkpoint.BEST if improved else checkpoint.STATE
+        snapshot = writer.copy(name, {**self._header(best), **states})
+        content = snapshot.content
         # What a file cannot contain is an error at the first save, not a warning at each.
         content["model"] = checkpoint.plain(content["model"])
         content["job"] = record.content.get("job")
         self.next_save = time.monotonic() + self.run.options.save_seconds
         self.better_is_lost = False
-        writer.put(name, partial(self._write, content, improved), self._failed)
+        write = partial(self._write, content, improved)
+        writer.put(name, write, self._failed, snapshot, first=True)
 
     def _write(self, content: dict[str, Any], improved: bool) -> None:
         """In the thread that writes."""

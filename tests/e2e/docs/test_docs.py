@@ -67,6 +67,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page_and_message(site: Path) -> None:
     for page in PAGES:
         assert (site / f"{page.stem}.html").exists(), page.name
@@ -75,6 +76,7 @@ def test_the_site_has_every_page_and_message(site: Path) -> None:
     assert "samples would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
 
 
+@pytest.mark.slow
 def test_pages_link_to_the_messages(site: Path) -> None:
     for page in ("index", "troubleshooting"):
         main = (
@@ -96,6 +98,7 @@ def test_the_first_script_prints_what_its_page_shows(tmp_path: Path) -> None:
     assert sorted(printed) == shown.splitlines()
 
 
+@pytest.mark.slow
 def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     page = (site / "api.html").read_text(encoding="utf-8")
     names = set(re.findall(r'id="robomimic_ddp\.api\.(\w+)"', page))
@@ -104,6 +107,7 @@ def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     assert "Collective: returns the main rank" in page
 
 
+@pytest.mark.slow
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = {path: Anchors(path) for path in site.rglob("*.html")}
     inside = 0

@@ -23,8 +23,7 @@ def main() -> None:
     if "WAIT_FOR_STOP" in os.environ:
         signal.signal(signal.SIGUSR1, stop)
     reported = json.dumps({"arguments": sys.argv[1:], "variables": kept})
-    number = os.environ.get("SLURM_RESTART_COUNT", "0")
-    (folder / f"rank{os.environ['RANK']}-{number}.json").write_text(reported)
+    (folder / f"rank{os.environ['RANK']}.json").write_text(reported)
     while "WAIT_FOR_STOP" in os.environ:
         time.sleep(0.05)
 

@@ -1,5 +1,6 @@
-"""A host whose entry and EMA differ: `train_rlds.py` composes a YAML with Hydra, and
-`EMAModel(model=nets)` is written for another diffusers than the installed one.
+"""A host whose entry, EMA and keys differ: `train_rlds.py` composes a YAML with Hydra,
+`EMAModel(model=nets)` is written for another diffusers than the installed one, and `train.data` is
+empty where another key names the data.
 """
 
 from __future__ import annotations
@@ -80,24 +81,45 @@ AVERAGE = (
     ),
     ("from robomimic.utils.diffusion_utils import", "from diffusers.training_utils import"),
 )
+DATA = (
+    (
+        "config/base_config.py",
+        "        self.train.data = ",
+        "        self.train.data_prior = None\n",
+    ),
+    (
+        "scripts/train.py",
+        "    # first set seeds\n",
+        """    with config.values_unlocked():
+        config.train.data = [{"path": config.train.data_prior}]
+""",
+    ),
+)
+"""File, a line of it, and what is inserted in front of that."""
 SMALL = {
     "experiment": {"validate": False, "epoch_every_n_steps": 2},
-    "train": {"num_epochs": 1, "hdf5_validation_filter_key": None},
+    "train": {"num_epochs": 1, "hdf5_validation_filter_key": None, "data": None},
 }
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    """Replaces the only `old` of a file."""
+    text = path.read_text()
+    assert text.count(old) == 1, f"{path} has changed: {old!r} was expected once"
+    path.write_text(text.replace(old, new))
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Host:
     """Edited."""
     made = copy_host(tmp_path_factory.mktemp("composing"))
-    path = made.package / "algo" / "diffusion_policy.py"
-    text = path.read_text()
     for old, new in AVERAGE:
-        assert text.count(old) == 1, f"{path} has changed: {old!r} was expected once"
-        text = text.replace(old, new)
-    path.write_text(text)
+        replace(made.package / "algo" / "diffusion_policy.py", old, new)
+    for name, before, text in DATA:
+        replace(made.package / name, before, text + before)
     (made.package / "scripts" / "train_rlds.py").write_text(ENTRY)
     config = make_config("diffusion_policy", low_dim_dataset, Path("unset"), SMALL)
+    config["train"]["data_prior"] = str(low_dim_dataset)
     configs = made.package / "scripts" / "train_configs"
     configs.mkdir()
     (configs / "base.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
@@ -134,6 +156,7 @@ def test_one_process_and_a_file_over_the_yaml(
 ) -> None:
     """load_from over the YAML, the command line over both."""
     changes = merged(SMALL, {"train": {"batch_size": 5, "seed": 12}})
+    changes["train"]["data_prior"] = str(low_dim_dataset)
     config = make_config("diffusion_policy", low_dim_dataset, tmp_path / "runs", changes)
     file = write_config(tmp_path / "config.json", config)
     words = [f"load_from={file}", "train.batch_size=2"]

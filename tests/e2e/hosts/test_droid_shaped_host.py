@@ -105,6 +105,7 @@ def rlds_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     droid_copy: Host, rlds_data: Path, tmp_path: Path
 ) -> None:
@@ -118,8 +119,6 @@ def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     run = run_directory(tmp_path / "runs")
     kept = json.loads((run / "config.json").read_text())
     assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
-    evaluated = python(droid_copy, "robomimic_ddp", "evaluate", run)
-    assert evaluated.returncode == 1 and "names no simulator" in evaluated.stderr, evaluated
 
 
 def test_one_process_trains_from_it_as_the_unedited_host_does(

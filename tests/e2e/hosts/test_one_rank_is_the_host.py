@@ -1,6 +1,6 @@
 """On one rank the edited host is the host: losses and checkpoints of every algorithm to the bit
-with the preset `safe`, but for rounding with `fast`, of which one variant of each algorithm is
-trained. `max` adds to the diffusion policy only.
+with the preset `safe`, but for rounding with `fast` (for an algorithm with one net, one with
+several optimizers, one with EMA) and `max`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from tests.runs import checkpoint_differences, checkpoints, epoch_logs, run_dire
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-DIFFUSION = [variant for variant, (algo, _) in VARIANTS.items() if algo == "diffusion_policy"]
-FIRST = {algo: variant for variant, (algo, _) in reversed(VARIANTS.items())}
-"""Algorithm -> the first of its variants."""
-PRESETS = {"safe": [*VARIANTS], "fast": sorted({*FIRST.values(), *DIFFUSION}), "max": DIFFUSION}
+PRESETS = {
+    "safe": [*VARIANTS],
+    "fast": ["bc", "cql", "diffusion_policy_images"],
+    "max": ["diffusion_policy_crops"],
+}
 
 
 def config_files(folder: Path, low_dim: Path, images: Path, variants: Iterable[str]) -> list[Path]:
@@ -134,17 +135,3 @@ def test_the_hosts_own_command_line_on_one_rank(
     edited = run_directory(tmp_path / "runs")
     assert epoch_logs(edited) == epoch_logs(plain)
     assert checkpoint_differences(plain / "last.pth", edited / "last.pth") == []
-
-
-def test_a_loss_of_nan_on_one_rank_is_said(
-    host_copy: Host, low_dim_dataset: Path, tmp_path: Path
-) -> None:
-    """The host trains on and exits with 0; so do we, and ddp.json has it."""
-    diverging = {"algo": {"optim_params": {"policy": {"learning_rate": {"initial": 1e30}}}}}
-    config = make_config("bc", low_dim_dataset, tmp_path / "runs", diverging)
-    file = write_config(tmp_path / "config.json", config)
-    done = python(host_copy, "robomimic.scripts.train", "--config", file)
-    require_clean(done)
-    assert done.stdout.count("warning: epoch 1 train: the loss is nan") == 1, done
-    record = json.loads((run_directory(tmp_path / "runs") / "ddp.json").read_text())
-    assert record["outcome"]["loss_not_finite_since"] == 1

@@ -103,7 +103,7 @@ def test_one_block_says_what_is_going_to_happen(trained: Any) -> None:
         r"data workers: 0 per rank x 2 rank\(s\) on this node",
         r"learning rate: 0.0001, as configured; ddp.lr_scaling=none \(the default here; .*\); "
         r"by each rule: none 0.0001, linear 0.0",
-        r"schedule: 2 epoch\(s\) of 3 step\(s\); learning rate of policy: 2 steps of warm-up",
+        r"schedule: 2 epoch\(s\) of 3 step\(s\)",
         r"data: \S+\.hdf5; \d+ samples over all ranks; a pass is \d+ batches on each rank",
         r"precision: fp32",
         r"preset: fast \(",
@@ -138,7 +138,7 @@ FAULTS = ("datasets@1", "step@1", "log@1", "validation@1", "save@0")
 
 
 @pytest.mark.planted_fault
-@pytest.mark.parametrize("fault", slow_but({"datasets@1", "step@1", "save@0"}, FAULTS))
+@pytest.mark.parametrize("fault", slow_but({"step@1", "save@0"}, FAULTS))
 def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     fault: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
@@ -188,11 +188,11 @@ def test_a_rank_that_is_killed_ends_the_job(
 def test_a_rank_that_hangs_is_named(
     host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
-    file = config_file("diffusion_policy", {"ddp": {"timeout": 15}})
+    file = config_file("diffusion_policy", {"ddp": {"timeout": 6}})
     watched = ("tests.e2e.entries.watched_train", tmp_path, "hang@1", "--config", file)
     result = torchrun(host_copy, *watched)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
-    assert "rank 0 waited at: epoch 1 train, step 2, for at least 15 s" in result.stderr, result
+    assert "rank 0 waited at: epoch 1 train, step 2, for at least 6 s" in result.stderr, result
     # Both are inside their second step; rank 1 has not come to its forward.
     assert "Not there yet: rank 1 is at: epoch 1 train, step 2" in result.stderr, result
     assert not result.abort_texts(), result

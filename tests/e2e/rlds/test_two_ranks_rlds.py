@@ -16,7 +16,7 @@ from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-EPOCHS, BATCH = 3, 4
+EPOCHS, BATCH = 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def test_one_run_with_one_log_and_equal_parameters(trained: Any) -> None:
 
 
 def test_every_window_of_a_pass_comes_once_over_both_ranks(trained: Any) -> None:
-    """Three epochs of one pass each: what is left of one opens the next."""
+    """Two epochs of one pass each: what is left of one opens the next."""
     _, _, (zero, one) = trained
     windows, step = zero["windows"], 2 * BATCH
     assert len(zero["indices"]) == len(one["indices"]) == EPOCHS * windows // step * BATCH
-    for number in range(EPOCHS - 1):
+    for number in range(EPOCHS):
         # A rank's share of a pass begins where its last one ended; over the run both get the same
         # to within one window.
         ends = [[(n * windows + rank) // 2 for rank in range(2)] for n in (number, number + 1)]
@@ -77,7 +77,8 @@ def test_every_window_of_a_pass_comes_once_over_both_ranks(trained: Any) -> None
             for rank, start, stop in zip((zero, one), *ends)
             for index in rank["indices"][start:stop]
         ]
-        assert len(set(drawn)) == len(drawn) == windows
+        assert len(set(drawn)) == len(drawn) <= windows
+        assert windows - len(drawn) < (1 if number < EPOCHS - 1 else step)
 
 
 def test_validation_windows_come_once_and_are_not_trained_on(trained: Any) -> None:

@@ -42,7 +42,7 @@ def test_it_is_the_run_whose_config_is_shorter(
 ) -> None:
     folder, text = shortened
     assert "ddp.schedule=samples: 6 -> 3 steps in an epoch, and over the run as" in text
-    assert "schedule: 2 epoch(s) of 3 step(s); learning rate of policy: 2 steps of warm-up" in text
+    assert "schedule: 2 epoch(s) of 3 step(s)" in text
     file = config(four_epochs, tmp_path, 3, 2)
     text = require_finished(job(host_ranks, host_copy, tmp_path, file, "none"))
     assert (

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 
 from robomimic_ddp.data.language import embeddings as language
-from robomimic_ddp.data.language.lazy_model import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
 from tests.rlds.language_model import WIDTH, WORDS, make_model
@@ -129,42 +125,11 @@ def test_another_model_and_a_damaged_cache_are_encoded_again(load_with, model, t
     assert torch.equal(table(load_with(model, tmp_path).embeddings[0]), table(one))
 
 
-def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_numbers(
-    load_with, model, tmp_path, monkeypatch
-):
-    """The model draws, as one does whose weights are not all in its files, and is slow."""
-    loaded, threads, drawn = LanguageModel.loaded, [], threading.Event()
-
-    def slow(self):
-        threads.append(threading.current_thread())
-        torch.rand(3)
-        if threads[-1] is not threading.main_thread():
-            drawn.wait(5)
-        return loaded(self)
-
-    monkeypatch.setattr(LanguageModel, "loaded", slow)
+def test_an_instruction_that_the_index_lacks_is_one_error(load_with, model, tmp_path):
     dataset = load_with(model, tmp_path)
-    (known,) = dataset.embeddings
-
-    def epoch(embeddings):
-        """What training draws, and the embeddings that it gets."""
-        dataset.embeddings = [embeddings]
-        loader = make_loader(dataset, 4, 0, 1, 0)
-        loader._ahead = Prefetcher(loader._as_torch)
-        torch.manual_seed(5)
-        numbers, rows = [], []
-        for batch in loader:
-            numbers.append(torch.rand(4))
-            rows.append(batch["obs"]["lang_emb"])
-            drawn.set()
-        return torch.stack(numbers), torch.cat(rows)
-
-    threads.clear()
-    expected = epoch(known)
-    assert not threads
-    got = epoch(language.Embeddings("lang_emb", known._encoder, {}))
-    assert len(threads) > 3 and set(threads) == {threading.main_thread()}
-    assert all(map(torch.equal, got, expected))
+    dataset.embeddings = [language.Embeddings("lang_emb", WIDTH, {})]
+    with pytest.raises(DataError, match="is not in the dataset's index: .* Delete the dataset's"):
+        next(iter(make_loader(dataset, 4, 0, 1, 0)))
 
 
 def test_a_text_that_is_longer_than_the_model_allows_is_cut(model):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.index import normalization, splits, statistics
-from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index, Moments
+from robomimic_ddp.data.rlds.index.statistics import Index, Moments
 from robomimic_ddp.errors import DataError
 
 
@@ -71,7 +71,7 @@ def index(lengths, labelled, success, files):
     return Index(
         np.array(files), np.arange(len(lengths)), np.array(lengths),
         np.array(labelled, bool), np.array(success, bool), np.array([b"go"] * len(lengths)),
-        np.zeros((len(lengths), 0), bool), np.zeros((len(lengths), 8, 1)), none, none,
+        np.zeros((len(lengths), 0), bool), none, none,
     )  # fmt: skip
 
 
@@ -170,26 +170,6 @@ def test_statistics_of_episodes_merge_to_those_of_all_their_steps():
     mean, sqdiff, low, high = statistics.moments(np.zeros((0, 2), np.float32))
     assert [*mean, *sqdiff, *low, *high] == [0, 0, 0, 0, *[np.inf] * 2, *[-np.inf] * 2]
     assert statistics.moments(np.array([[2.0**24], [1]], np.float32))[0] == 2.0**23 + 0.5
-
-
-def test_sampled_steps_are_evenly_spread():
-    for length, steps in ((16, range(1, 16, 2)), (3, [0, 0, 0, 1, 1, 2, 2, 2]), (1, [0] * 8)):
-        sampled = statistics.sampled_steps(np.arange(2.0 * length).reshape(length, 2))
-        assert sampled.dtype == np.float32
-        assert sampled.tolist() == [[2.0 * step, 2.0 * step + 1] for step in steps]
-    none = statistics.sampled_steps(np.zeros((0, 2)))
-    assert none.tolist() == [[0, 0]] * QUANTILE_STEPS and none.dtype == np.float32
-
-
-def test_quantiles_weigh_episodes_by_their_steps():
-    table = index([1, 3, 90], [1] * 3, [1] * 3, [0] * 3)
-    sampled = np.random.RandomState(0).normal(size=(3, QUANTILE_STEPS, 2)).astype(np.float32)
-    rows, at = np.array([0, 1]), (0.0, 0.01, 0.25, 0.5, 0.99, 1.0)
-    found = replace(table, sampled=sampled).action_quantiles(rows, at)
-    for column in range(2):
-        values = sorted([*sampled[0, :, column], *np.repeat(sampled[1, :, column], 3)])
-        places = [max(0, int(np.ceil(32 * share)) - 1) for share in at]
-        assert found[:, column].tolist() == [values[place] for place in places]
 
 
 def test_indices_of_files_are_joined_in_file_order():

@@ -17,12 +17,10 @@ from robomimic_ddp.data.rlds.index.records import (
 )
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import (
-    QUANTILE_STEPS,
     TEXT_END,
     Index,
     Moments,
     moments,
-    sampled_steps,
 )
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
@@ -130,10 +128,9 @@ def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
         states = sum(int(np.prod(shape)) for shape in fields.low_dim_shapes.values())
         none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0, bool)] * 2 + [np.zeros(0, "S1")]
         none.append(np.zeros((0, len(fields.filters)), bool))
-        sampled = np.zeros((0, QUANTILE_STEPS, fields.action_size), np.float32)
         action, state = np.zeros((0, fields.action_size)), np.zeros((0, states))
-        columns = [*none, sampled, *[action] * 4, *[state] * 4]
-    return Index(*columns[:8], Moments(*columns[8:12]), Moments(*columns[12:16]))
+        columns = [*none, *[action] * 4, *[state] * 4]
+    return Index(*columns[:7], Moments(*columns[7:11]), Moments(*columns[11:15]))
 
 
 def _require_finite(index: Index, source: Source) -> None:
@@ -169,7 +166,7 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
             texts = TEXT_END.join(dict.fromkeys(episode[fields.language]))
         success = fields.success.accepts(episode) if fields.success else True
         passed = np.array([condition.accepts(episode) for condition in fields.filters], bool)
-        known = (length, labelled, success, texts, passed, sampled_steps(actions))
+        known = (length, labelled, success, texts, passed)
         return (*known, *moments(actions), *moments(state))
 
     return row_of

@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +25,6 @@ from robomimic_ddp.data.rlds.index.build import (
     finite,
     left_out,
     make_index,
-    missing_episodes,
 )
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
@@ -35,7 +34,7 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.terminal import warn
 
 logger = logging.getLogger(__name__)
-INDEX_VERSION = 3
+INDEX_VERSION = 4
 """Raised when the stored data, or how an action is computed, changes: old caches are ignored."""
 _GROUPS = ("actions", "states")
 _FILES = "files"
@@ -73,12 +72,11 @@ def load_index(
     has one on every rank. With `skip_corrupt` the main rank reports what is left out.
     """
 
-    def cached() -> tuple[str, Index | None] | None:
+    def cached() -> tuple[Path, Index | None] | None:
         return _cached(source, fields, cache, skip_corrupt) if group.is_main() else None
 
-    name, index = array_cache.compute_together(cached)[0]
+    path, index = array_cache.compute_together(cached)[0]
     if index is None:
-        path = array_cache.cache_folder(cache) / name
         parts = path.with_suffix(".parts")
         index = _make_together(source, fields, skip_corrupt, parts)
         if group.is_main():
@@ -86,20 +84,21 @@ def load_index(
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
-        warn(str(lost))
+        warn(f"{lost}. Remove {path} once they are repaired.")
     return index
 
 
 def _cached(
     source: Source, fields: Fields, cache: str | None, skip_corrupt: bool
-) -> tuple[str, Index | None]:
-    """Return the file name of the index, and the index if the cache or a prepared set has it."""
+) -> tuple[Path, Index | None]:
+    """Return the file of the index, and the index if the cache or a prepared set has it."""
     name = f"{source.folder.parent.name}-{fingerprint(source.identity, fields, skip_corrupt)}.npz"
-    for path in (array_cache.cache_folder(cache) / name, source.folder / IN_SET / name):
+    in_cache = array_cache.cache_folder(cache) / name
+    for path in (in_cache, source.folder / IN_SET / name):
         index = read(path)
-        if index is not None and not (skip_corrupt and _may_be_repaired(index, source, path)):
-            return name, index
-    return name, None
+        if index is not None:
+            return path, index
+    return in_cache, None
 
 
 def read(path: Path) -> Index | None:
@@ -126,7 +125,7 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
     """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
-    cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
+    cores = machine.share_of_cores(group.cores_of_node())
     stored = dict(_read_parts(parts, source))
     # A part that several ranks have found is the first one's.
     seen = group.gather_objects(sorted(stored))
@@ -161,29 +160,13 @@ def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
 def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
     """Yield (numbers of files, index) of a stopped job's parts that are still valid."""
 
-    def as_part(arrays: dict[str, np.ndarray]) -> tuple[tuple[int, ...], list[Path], Index]:
-        numbers = tuple(arrays.pop(_FILES).tolist())
-        return numbers, [source.files[number] for number in numbers], _index_of(arrays)
+    def as_part(arrays: dict[str, np.ndarray]) -> tuple[tuple[int, ...], Index]:
+        return tuple(arrays.pop(_FILES).tolist()), _index_of(arrays)
 
     for path in sorted(parts.glob("*.npz")):
-        with suppress(FileNotFoundError):  # another job has finished meanwhile
-            written = path.stat().st_mtime
-            part = array_cache.read(path, "part of the index", as_part)
-            if part is not None and not any(_changed_since(file, written) for file in part[1]):
-                yield part[0], part[2]
-
-
-def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
-    """Return whether a file with episodes missing in the index changed after the index was written.
-    By ctime, since copies may keep the original's mtime (`cp -p`, `rsync -a`).
-    """
-    written = path.stat().st_mtime
-    files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
-    return any(_changed_since(file, written) for file in files)
-
-
-def _changed_since(file: Path, moment: float) -> bool:
-    return file.is_file() and file.stat().st_ctime > moment
+        part = array_cache.read(path, "part of the index", as_part)
+        if part is not None:
+            yield part
 
 
 def arrays_of(index: Index) -> dict[str, np.ndarray]:

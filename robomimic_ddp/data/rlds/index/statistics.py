@@ -52,8 +52,6 @@ def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.nd
 
 TEXT_END = b"\x1e"
 """ASCII record separator between the instructions of one episode."""
-QUANTILE_STEPS = 8
-"""Actions sampled of each episode, for quantiles."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ class Index:
     file: number in Source.files; offset: byte offset of its record; length: steps; labelled: has a
     language instruction; success: passes the schema's filter `success`; texts: its distinct
     instructions, UTF-8, joined by TEXT_END; passed: bool [E, F], for each filter of the schema;
-    sampled: float32 [E, QUANTILE_STEPS, A], actions at evenly spaced steps; actions [E, A], states
-    [E, S]: Moments.
+    actions [E, A], states [E, S]: Moments.
     """
 
     file: np.ndarray
@@ -74,7 +71,6 @@ class Index:
     success: np.ndarray
     texts: np.ndarray
     passed: np.ndarray
-    sampled: np.ndarray
     actions: Moments
     states: Moments
 
@@ -87,22 +83,6 @@ class Index:
         joined = {bytes(text) for text in self.texts[rows]}
         distinct = {text for texts in joined for text in texts.split(TEXT_END)}
         return sorted(text.decode("utf-8", "replace") for text in distinct)
-
-    def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
-        """Return the quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
-
-        Each episode's QUANTILE_STEPS sampled actions are weighted by its length. A quantile is the
-        smallest sampled value with at least that weight at or below it.
-        """
-        values = self.sampled[rows].reshape(-1, self.sampled.shape[-1]).astype(np.float64)
-        weights = np.repeat(self.length[rows].astype(np.float64), QUANTILE_STEPS)
-        quantiles = np.empty((len(at), values.shape[1]))
-        for column in range(values.shape[1]):
-            order = np.argsort(values[:, column], kind="stable")
-            reached = np.cumsum(weights[order]) / weights.sum()
-            places = np.searchsorted(reached, np.asarray(at) - 1e-12)
-            quantiles[:, column] = values[order[np.minimum(places, len(order) - 1)], column]
-        return quantiles
 
 
 def merged(parts: Sequence[Index]) -> Index:
@@ -121,15 +101,6 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
             for column in columns
         )
     )
-
-
-def sampled_steps(actions: np.ndarray) -> np.ndarray:
-    """Return actions [T, A] at evenly spaced steps, float32 [QUANTILE_STEPS, A]; 0 for T = 0."""
-    length = len(actions)
-    if not length:
-        return np.zeros((QUANTILE_STEPS, actions.shape[1]), np.float32)
-    steps = (2 * np.arange(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)
-    return actions[steps].astype(np.float32)
 
 
 def moments(values: np.ndarray) -> tuple[np.ndarray, ...]:

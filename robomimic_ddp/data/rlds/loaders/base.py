@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
@@ -102,12 +101,8 @@ class RLDSLoader:
         }
 
     def _as_torch(self, raw: Delivered) -> dict[str, Any]:
-        """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
+        """Return a batch as tensors, with embeddings of its instructions. Thread-safe."""
         batch = to_torch(raw, self.batching.pin_memory)
-        known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
-        return self._embedded(batch) if known else batch
-
-    def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for table in self.dataset.embeddings:
             rows = table.of(batch["language"], self.dataset.shape.frame_stack)
             batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
@@ -129,8 +124,6 @@ class RLDSLoader:
                 "itself is damaged, delete the dataset's index from train.data_cache_dir (and the "
                 "folder `index` of a prepared set) and set ddp.skip_corrupt=true."
             ) from error
-        if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
-            batch = self._embedded(batch)
         if self._device is not None:
             batch = moved(batch, self._device)
         self.samples_delivered += len(batch["language"])
@@ -140,10 +133,10 @@ class RLDSLoader:
         )
         return batch
 
-    def _open(self, groups: Callable[[int, int], np.ndarray] | None = None) -> RemoteBatches:
+    def _open(self, sizes: Callable[[], Iterator[int]] | None = None) -> RemoteBatches:
         """Return the batches from the current position on (see `engine.Batches`)."""
         arguments = (self.dataset.settings, self._plan_of, self._parts, self.batching)
-        return RemoteBatches((*arguments, self._start(), groups), self._counters)
+        return RemoteBatches((*arguments, self._start(), sizes), self._counters)
 
     _parts: int | None
     """Number of parts; None: endless."""

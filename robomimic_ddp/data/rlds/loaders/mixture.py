@@ -60,7 +60,7 @@ class MixtureTrainLoader(_MixtureLoader):
 
     def _share_out(self, before: list[int]) -> None:
         """Continue the quotas after `before` windows of each dataset."""
-        self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, before), 0
+        self._quotas = Quotas(self.dataset.weights, self.batch_size, before)
         for number, member in enumerate(self.members):
             member.follow(self._quotas, number)
 
@@ -70,13 +70,13 @@ class MixtureTrainLoader(_MixtureLoader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         end = (self._batches // len(self) + 1) * len(self)
         while self._batches < end:
-            quota = self._quotas.of(self._first)
+            quota = self._quotas.next()
             parts = [
-                self._numbered(number, member.next_of(int(count)))
+                self._numbered(number, member.next_of(count))
                 for number, (member, count) in enumerate(zip(self.members, quota))
                 if count
             ]
-            self._batches, self._first = self._batches + 1, self._first + 1
+            self._batches += 1
             yield _joined(parts, self._pin_memory)
 
     def position(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class MixtureTrainLoader(_MixtureLoader):
             "batches": self._batches,
             "batch_size": self.batch_size,
             "weights": self.dataset.weights,
-            "given": self._quotas.before(self._first).tolist(),
+            "given": self._quotas.before,
             "members": {
                 _name(number, member): member.position()
                 for number, member in enumerate(self.members)

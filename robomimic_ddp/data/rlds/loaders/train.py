@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
-from robomimic_ddp.data.rlds.window_table import PassPlans, batch_codes
+from robomimic_ddp.data.rlds.window_table import PassPlans
 from robomimic_ddp.errors import DataError
 
 _KIND = "course"
@@ -49,7 +50,9 @@ class RLDSTrainLoader(RLDSLoader):
             world_size, 1 if in_mixture else self.batch_size, batching.shuffle_buffer
         )
         self._require_enough()
-        self._seed, self._groups, self._continued = seed, None, 0
+        self._seed, self._continued = seed, 0
+        self._quotas: tuple[Quotas, int, int] | None = None
+        """In a mixture: its quotas, the number of this dataset, and windows before these quotas."""
         self._stream: RemoteBatches | None = None
         self._begin(0, [])
 
@@ -66,7 +69,7 @@ class RLDSTrainLoader(RLDSLoader):
     def _reader(self) -> RemoteBatches:
         """Return the batches of the pipeline, which begins with the first."""
         if self._stream is None:
-            self._stream = self._open(self._groups)
+            self._stream = self._open(self._sizes())
         return self._stream
 
     def _start(self) -> tuple[int, int]:
@@ -74,8 +77,14 @@ class RLDSTrainLoader(RLDSLoader):
 
     def follow(self, quotas: Quotas, number: int) -> None:
         """Make batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""
-        self._groups = partial(batch_codes, quotas, number, self._batches)
+        self._quotas = copy.copy(quotas), number, self._batches
         self.close()
+
+    def _sizes(self) -> Callable[[], Iterator[int]] | None:
+        if self._quotas is None:
+            return None
+        quotas, number, before = self._quotas
+        return partial(quotas.sizes, number, self._batches - before)
 
     def next_of(self, windows: int) -> dict[str, Any]:
         """Return the next `windows` windows, the batch's quota."""
@@ -141,7 +150,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _unit(self) -> str:
-        return "batches" if self._groups is None else "windows of a rank"
+        return "batches" if self._quotas is None else "windows of a rank"
 
     @property
     def _delivered_in_pass(self) -> int:

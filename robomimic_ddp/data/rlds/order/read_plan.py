@@ -24,8 +24,7 @@ class Block:
     base (see PassPlan); numbers: int64 [N], which of its windows in the pass are put into the
     store, record by record; keys: int64 [N], their keys; stored: int64 [P + 1], start of each
     record in these two. leaving: int64 [Q, 2], key and dataset number of the windows that leave the
-    store, in order; left: int64 [P + 1], start in `leaving` of those that leave after each record;
-    first: int64 scalar, windows that the segment has assigned to the rank before.
+    store, in order; left: int64 [P + 1], start in `leaving` of those that leave after each record.
     """
 
     records: np.ndarray
@@ -34,7 +33,6 @@ class Block:
     stored: np.ndarray
     leaving: np.ndarray
     left: np.ndarray
-    first: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,11 @@ class PassPlan:
         last = self.cuts[number + 1] - 1
         start, stop = int(self.pieces.begins[self.cuts[number]]), int(ends[last])
         leaving, places = self.shuffle.leaving(start, stop)
-        before = self.shuffle.left_before(start)
         entering = np.arange(start, stop)
         if delivered:
             waiting, then = self.shuffle.waiting(delivered)
             entering = np.concatenate([waiting, np.arange(then, stop)])
-            gone, before = delivered - before, delivered
+            gone = delivered - self.shuffle.left_before(start)
             leaving, places = leaving[gone:], places[gone:]
         piece = np.searchsorted(ends, entering, "right")
         _, first = np.unique(self.pieces.record[piece], return_index=True)
@@ -115,5 +112,4 @@ class PassPlan:
             np.append(first, len(entering)),
             np.stack([self.first_key + leaving, self.index(leaving)], 1),
             np.append(0, np.searchsorted(places, limits, "left")),
-            np.array(self.first_key + before),
         )

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robomimic_ddp.data.rlds.index.records import in_order, read_record
-from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.resize import compiled_filter
@@ -62,13 +61,13 @@ class FrameCounters:
 
 class _Record(NamedTuple):
     """A record to read: its row of `Block.records`, the windows to keep, their keys, and those that
-    leave once they are there: (key, number in the dataset, number in the segment).
+    leave once they are there: [key, number in the dataset].
     """
 
     record: list[int]
     numbers: np.ndarray
     keys: list[int]
-    leaving: list[tuple[int, int, int]]
+    leaving: list[list[int]]
 
 
 class Batches:
@@ -76,8 +75,7 @@ class Batches:
     endless). Batches may extend over the ends of parts; the last one may be short.
 
     start: a part, and how many windows of it were delivered; of earlier records only those with
-    waiting windows are read. `groups(first, count)`: codes of the batches (see `Quotas`) that the
-    segment's `count` windows from number `first` on make, in place of `batch_size`.
+    waiting windows are read. `sizes()`: the windows of each batch, in place of `batch_size`.
 
     Raises RecordError where the batch would come; ends there.
     """
@@ -89,7 +87,7 @@ class Batches:
         parts: int | None,
         batching: Batching,
         start: tuple[int, int],
-        groups: Callable[[int, int], np.ndarray] | None,
+        sizes: Callable[[], Iterator[int]] | None,
         counters: FrameCounters,
         pool: Pool,
     ) -> None:
@@ -101,7 +99,7 @@ class Batches:
         self._planner = ThreadPoolExecutor(1, "rlds-plan")
         records = _records(plan_of, start, parts)
         self._leaving = self._read(itertools.chain.from_iterable(_ahead(records, self._planner)))
-        self._groups = groups
+        self._sizes = itertools.repeat(batching.batch_size) if sizes is None else sizes()
         self._coming: deque[tuple[Callable[[], Batch], Memory | None]] = deque()
         self._ended = False
 
@@ -145,11 +143,8 @@ class Batches:
         if first is None:
             self._ended = True
             return
-        size = self._batching.batch_size
-        if self._groups is not None:  # of this batch alone: those of a rare dataset are far apart
-            size = Quotas.group_size(int(self._groups(first[2], 1)[0]))
-        rows = [first, *itertools.islice(self._leaving, size - 1)]
-        keys, index, _ = zip(*rows)
+        rows = [first, *itertools.islice(self._leaving, next(self._sizes) - 1)]
+        keys, index = zip(*rows)
         windows = [self._store.pop(key) for key in keys]
         batch = Batch(self._settings, windows, index, self._memory)
         starts = range(0, batch.frames, _FRAMES_AT_ONCE)
@@ -159,7 +154,7 @@ class Batches:
     def _decode(self, batch: Batch, first: int) -> None:
         self._counters.count(batch, batch.decode(first, first + _FRAMES_AT_ONCE))
 
-    def _read(self, records: Iterator[_Record]) -> Iterator[tuple[int, int, int]]:
+    def _read(self, records: Iterator[_Record]) -> Iterator[list[int]]:
         """Yield `_Record.leaving` of the windows that leave, once they are in the buffer."""
         files, most = self._settings.files, min(self._batching.threads, READERS)
 
@@ -189,7 +184,7 @@ def _records(
         begin = plan.block_of(delivered) if resumed else 0
         for number in range(begin, plan.blocks):
             block = plan.block(number, delivered if resumed and number == begin else 0)
-            leaving = [*zip(*block.leaving.T.tolist(), itertools.count(int(block.first)))]
+            leaving = block.leaving.tolist()
             keys, stored, left = block.keys.tolist(), block.stored.tolist(), block.left.tolist()
             yield [
                 _Record(

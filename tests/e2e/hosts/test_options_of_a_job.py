@@ -1,4 +1,6 @@
-"""A "ddp" section, environment and `ddp.*` values reach both entries, and no file of the host."""
+"""A "ddp" section, environment and `ddp.*` values reach the host's own entry, and no file of the
+host. Of the dot-list entry: test_composing_entry.py, tests/e2e/rlds/test_two_ranks_rlds.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import FINISHED, python, require_clean, torchrun
-from tests.runs import checkpoints, epoch_logs, load, run_directory
+from tests.hosts import python, require_clean, torchrun
+from tests.runs import checkpoints, load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 ONE_EPOCH = {
@@ -44,23 +46,6 @@ def test_the_hosts_own_entry_reads_all_three_places(host_copy, config_file, tmp_
     assert record["sources"]["debug"] == "command line" and record["options"]["debug"] is False
     kwargs = {"bucket_cap_mb": 2, "find_unused_parameters": True, "static_graph": False}
     assert record["options"]["kwargs"] == kwargs
-
-
-def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, tmp_path):
-    config = config_file("diffusion_policy", ONE_EPOCH)
-    arguments = [f"load_from={config}", "train.batch_size=6", "ddp.batch=global"]
-    arguments.append("ddp.loader.pin_memory_device=cpu")
-    result = torchrun(host_copy, "robomimic.scripts.train_rlds", *arguments, timeout=180)
-    require_clean(result)
-    assert result.stdout.count(FINISHED) == 1
-    record = record_of(tmp_path / "runs")
-    assert record["sources"] | {"lr_scaling": "file", "batch": "command line"} == record["sources"]
-    assert record["options"]["loader"] == {"pin_memory_device": "cpu"}
-    plan = record["plan"]
-    assert (plan["configured_batch"], plan["batch_per_rank"], plan["samples_per_step"]) == (6, 3, 6)
-    assert "learning rate: 0.0001, as configured" in result.stdout  # 6 samples a step
-    log = epoch_logs(run_directory(tmp_path / "runs"))["Train", 1]
-    assert log["Optimizer/policy0_lr"] <= 1e-4
 
 
 @pytest.mark.bad_input
