@@ -5,7 +5,8 @@
 PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
 process, counted from 1), `RANK|all@save:N` (inside the N-th save of the state), or
 `RANK|all@SIGUSR1:STEP` (sends itself the signal, twice) or `RANK@SIGTERM:STEP` (sends it to
-torchrun). Each moment happens once: FOLDER remembers it. Steps wait until the states before are written.
+torchrun). Each moment happens once: FOLDER remembers it. Steps wait until the states before are
+written.
 """
 
 from __future__ import annotations
