@@ -19,7 +19,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.commands.evaluate.workers import Task, hint
+from robomimic_ddp.commands.evaluate.workers import Task
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation
 from tests.hostile import PROGRAM
@@ -294,19 +294,6 @@ def test_a_folder_of_runs_and_a_file_are_no_run(
     assert cli.main(["evaluate", str(run / "last.pth")]) == EXIT_USAGE
     error = capsys.readouterr().err
     assert f"robomimic-ddp evaluate {run} --checkpoints {run / 'last.pth'}" in error
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("ModuleNotFoundError: No module named 'a.b'", "needs the package a: install it"),
-        ("ImportError: Cannot initialize a EGL device display", "MUJOCO_GL=egl"),
-        ("ValueError: no module", ""),
-    ],
-)
-def test_the_remedy_of_a_simulator_that_does_not_start(text: str, said: str) -> None:
-    assert said in hint(text) and bool(said) == bool(hint(text))
 
 
 @pytest.mark.bad_input
