@@ -225,8 +225,8 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
 
 def reason(error: Exception) -> str:
     """Return why torch has not loaded a file: a line, without its advice to run the file's code."""
-    text = str(error).rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
-    return text.splitlines()[0].partition(". Please use")[0][:200]
+    text = re.split(r"WeightsUnpickler error:|trusted source\.\n\n", str(error))[-1].strip()
+    return (text or type(error).__name__).splitlines()[0].partition(". Please use")[0][:200]
 
 
 def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:

@@ -25,8 +25,6 @@ AXES = {
     "samples": "samples, all ranks",
     "hours": "hours of training and validation",
 }
-_SMOOTHED_FROM, _PAST_WEIGHT = 30, 0.6
-"""A loss is smoothed from this number of epochs on, with this weight for the past."""
 _LOGARITHMIC_RATIO = 3
 """The loss axis is logarithmic if the largest loss is more than 3 times the smallest."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -82,7 +80,7 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
         gridspec_kw={"width_ratios": (6, 5 + has_rollouts)},
     )
     titles = {
-        "loss": f"loss, mean over ranks{_loss_note(runs)}",
+        "loss": "loss, mean over ranks (dashed: validation)",
         "rate": "learning rate",
         "speed": "samples per second, all ranks",
         "success": "success of rollouts",
@@ -91,9 +89,9 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
         at, name = positions(records, x), _label(folder, runs)
         train, valid = (name, None) if len(runs) > 1 else ("train", "validation")
         train += " (incomplete)" if run_summary.is_incomplete(folder) else ""
-        style = {"color": colour, "is_smoothed": True}
-        _line(axes["loss"], at, records, "train", "Loss", label=train, **style)
-        _line(axes["loss"], at, records, "valid", "Loss", label=valid, linestyle="--", **style)
+        style = {"color": colour, "linestyle": "--"}
+        _line(axes["loss"], at, records, "train", "Loss", label=train, color=colour)
+        _line(axes["loss"], at, records, "valid", "Loss", label=valid, **style)
         _rates(axes["rate"], at, records, name if len(runs) > 1 else "", color=colour)
         speeds = {
             at[record["epoch"]]: record["samples_per_second"]
@@ -107,7 +105,7 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
         _finish(axes[panel], titles[panel], x)
     least, most = axes["loss"].dataLim.intervaly
     if 0 < _LOGARITHMIC_RATIO * least < most:
-        logarithmic(axes["loss"])
+        axes["loss"].set_yscale("log")
     axes["rate"].set_ylim(bottom=0)
     axes["speed"].set_ylim(bottom=0)
     if has_rollouts:
@@ -123,15 +121,6 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     replaced = {(r["epoch"], r["env"]) for r in evaluated if r["phase"] == "rollout"}
     records = history.read(folder)
     return evaluated + [r for r in records if (r["epoch"], r.get("env")) not in replaced]
-
-
-def _loss_note(runs: Sequence[tuple[Path, list]]) -> str:
-    """Return what the lines of the losses mean, for the title."""
-    phases = [Counter(record["phase"] for record in records) for _, records in runs]
-    is_smoothed = any(max(count["train"], count["valid"]) >= _SMOOTHED_FROM for count in phases)
-    has_valid = len(runs) > 1 and any("valid" in count for count in phases)
-    notes = ["smoothed; faint: each epoch's"] * is_smoothed + ["dashed: validation"] * has_valid
-    return f"\n({'; '.join(notes)})" if notes else ""
 
 
 def positions(records: list, x: str) -> dict[int, float]:
@@ -153,37 +142,6 @@ def _samples_per_step(records: list) -> int:
     return round(newest.get("samples", 0) / max(1, newest.get("steps", 1)))
 
 
-def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """Return the exponentially weighted means of the values so far: each has `weight` times the
-    weight of the next.
-    """
-    means, total, weights = [], 0.0, 0.0
-    for value in values:
-        total, weights = weight * total + value, weight * weights + 1
-        means.append(total / weights)
-    return means
-
-
-def logarithmic(axes: Any) -> None:
-    """Make the y axis logarithmic, with plain numbers."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(short_number)
-    axes.yaxis.set_minor_formatter(_some_numbers)
-
-
-def short_number(value: float, _: int = 0) -> str:
-    """Return a number such as 0.05, 20k and 1.5M."""
-    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 10 * unit or (suffix != "k" and abs(value) >= unit):
-            return f"{value / unit:g}{suffix}"
-    return f"{value:g}"
-
-
-def _some_numbers(value: float, _: int = 0) -> str:
-    """Label only some of the ticks between powers of ten, so that labels do not overlap."""
-    return f"{value:g}" if f"{value:e}"[0] in "235" else ""
-
-
 def _label(folder: Path, runs: list) -> str:
     """Return the experiment's name, with the time stamp if several runs share it."""
     experiment = folder.parent.name
@@ -191,24 +149,17 @@ def _label(folder: Path, runs: list) -> str:
     return experiment if is_alone else f"{experiment}/{folder.name}"
 
 
-def _line(
-    axes: Any, at: dict, records: list, phase: str, key: str, is_smoothed: bool = False, **style
-) -> None:
+def _line(axes: Any, at: dict, records: list, phase: str, key: str, **style: Any) -> None:
     """Draw a value of the log, if it was ever logged."""
     points = [
         (at[record["epoch"]], record["log"][key])
         for record in records
         if record["phase"] == phase
         and tree.is_number(value := record["log"].get(key))
-        and math.isfinite(value)  # one that is not would be in all means after it
+        and math.isfinite(value)
     ]
-    if not points:
-        return
-    x, y = zip(*points)
-    if is_smoothed and len(points) >= _SMOOTHED_FROM:
-        axes.plot(x, y, **{**style, "label": None, "alpha": 0.25})
-        y = smoothed(y, _PAST_WEIGHT)
-    _curve(axes, x, y, **style)
+    if points:
+        _curve(axes, *zip(*points), **style)
 
 
 def _curve(axes: Any, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
@@ -250,12 +201,10 @@ def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> No
 
 
 def _finish(axes: Any, title: str, x: str) -> None:
-    """Set the title, the grid, the legend and the numbers of the axes."""
+    """Set the title, the grid and the legend."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(AXES[x])
     axes.xaxis.get_major_locator().set_params(integer=x == "epochs")
-    axes.xaxis.set_major_formatter(short_number)
-    axes.yaxis.set_major_formatter(short_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

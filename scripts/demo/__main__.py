@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 from robomimic_ddp.config import paths
 from robomimic_ddp.terminal import say
 from scripts.arguments import WRONG, parse
-from scripts.demo import estimate
 from scripts.demo.demonstrations import count_written
 from scripts.demo.job import Job, exit_code_of
 from scripts.demo.summary import summarise
@@ -42,8 +41,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     names = ("data", "evaluation.json", "policy.gif", "curves.png")
     data, evaluation, animation, curves = map(job.root.joinpath, names)
-    epochs = _announced(job, options, count_written(data) == options.demonstrations)
-    say(f"what each step prints is in {job.root / 'logs'}; a summary follows")
+    say(
+        "the demo takes about six to ten minutes on two cores; what each step prints is in "
+        f"{job.root / 'logs'}; a summary follows"
+    )
     job.step("host", make_host)
 
     def write() -> None:
@@ -54,8 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     job.step("data", write, count_written(data) == options.demonstrations)
     settings = [f"load_from={options.config.absolute()}", "train.batch_size=16"]
     settings += [f"train.data_path={data}", f"train.output_dir={job.root / 'training'}"]
-    settings += [f"train.data_cache_dir={job.root / 'cache'}", f"train.num_epochs={epochs}"]
-    settings += options.settings
+    settings += [f"train.data_cache_dir={job.root / 'cache'}", *options.settings]
     train = ("robomimic.scripts.train_rlds", options.config, settings, "resume=true")
     trained = job.train("training", *train)
     wanted = {"checkpoint": str(trained / "last.pth"), "episodes": options.evaluations}
@@ -65,41 +65,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     job.step("evaluation", lambda: job.python(*evaluate), wanted.items() <= found.items())
     job.step("curves", lambda: job.python("robomimic_ddp", "plot", trained, "-o", curves))
     return summarise(trained, json.loads(evaluation.read_text()), curves)
-
-
-def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
-    """Prints how long the demo will take here; returns the epochs of its training: those that were
-    asked for, or on a slow machine fewer. A second run keeps the first one's.
-    """
-    config = json.loads(options.config.read_text())
-    given = dict(word.split("=", 1) for word in options.settings)
-    asked = int(given.get("train.num_epochs", config["train"]["num_epochs"]))
-    may_choose, chosen = "train.num_epochs" not in given, job.root / "epochs.json"
-    if may_choose and chosen.exists():
-        return json.loads(chosen.read_text())
-    print("measuring this machine for a few seconds ...", flush=True)
-    each = given.get("experiment.epoch_every_n_steps", config["experiment"]["epoch_every_n_steps"])
-    sizes = (options.demonstrations * (not has_data), options.evaluations, asked * int(each))
-    seconds = estimate.seconds_of(estimate.measured(job.ranks), *sizes)
-    whole, epochs = sum(seconds.values()), asked
-    if may_choose:
-        epochs = estimate.epochs_within(seconds, asked)
-        job.root.mkdir(parents=True, exist_ok=True)
-        chosen.write_text(json.dumps(epochs))
-    seconds["training"] *= epochs / asked
-    parts = ", ".join(f"{name} {estimate.clock(one)}" for name, one in seconds.items())
-    now = sum(seconds.values())
-    least, most = estimate.clock(now), estimate.clock(now + seconds["training"])
-    say(
-        f"the demo takes about {least} here, {most} and more if its steps wait for memory or for "
-        f"other programs: {parts}"
-    )
-    if epochs < asked:
-        say(
-            f"that is with {epochs} epochs: all {asked} would take {estimate.clock(whole)} on this "
-            f"machine (scripts/demo.sh train.num_epochs={asked})"
-        )
-    return epochs
 
 
 def _refuse(text: str) -> NoReturn:

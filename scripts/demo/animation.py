@@ -100,7 +100,7 @@ def _curve(losses: Sequence[float]) -> Image.Image:
     size = (CURVE / 100, PANEL[1] / 100)
     figure, axis = plt.subplots(figsize=size, dpi=100, constrained_layout=True)
     axis.plot(range(1, len(losses) + 1), losses, color=plot.COLOURS[0], linewidth=2.5)
-    plot.logarithmic(axis)
+    axis.set_yscale("log")
     axis.set_title("training loss", fontsize=12)
     axis.set_xlabel("epoch", fontsize=11)
     axis.tick_params(labelsize=10)

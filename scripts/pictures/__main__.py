@@ -1,4 +1,5 @@
-"""`python -m scripts.pictures [NAME...]` draws the pictures of docs/images, all or those named.
+"""`python -m scripts.pictures [NAME...]` draws the pictures of docs/images, all or those named; the
+diagrams (`diagram_*.svg`) are edited by hand.
 
 Each shows what a command prints or draws about runs on generated data, which are trained first:
 some ten minutes in all on two CPU cores. `scripts/demo.sh` makes demo.gif, and trains the run that
@@ -30,7 +31,6 @@ from scripts.demo import simulator
 from scripts.demo.demonstrations import write_demo_dataset
 from scripts.demo.job import CHECKOUT
 from scripts.notebooks import STAMP
-from scripts.pictures.diagrams import draw_all
 from scripts.pictures.stage import Stage
 from scripts.pictures.terminal import BLUE, COLUMNS, IMAGES, command_line, draw_terminal, shrink
 
@@ -199,11 +199,6 @@ def _lit() -> Iterable[None]:
             setattr(simulator, name, colour)
 
 
-def draw_diagrams(stage: Stage) -> None:
-    """Boxes and arrows for pages about what no command prints."""
-    draw_all()
-
-
 PICTURES: dict[str, Callable[[Stage], None]] = {
     "pass": draw_pass,
     "apply": draw_apply,
@@ -213,7 +208,6 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "sweep": draw_sweep,
     "curves": draw_curves,
     "evaluate": draw_evaluate,
-    "diagrams": draw_diagrams,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.errors import CheckpointError
 from tests.bad_input.conftest import rows
 from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+from tests.hostile import PROGRAM, Calls
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
@@ -27,42 +29,16 @@ def nets(**changes: Any) -> dict[str, Any]:
     return {"model": {"nets": {}}, "algo_name": "diffusion_policy", "config": "{}", **changes}
 
 
-class Touches:
-    """Unpickling this makes a file: what a hostile checkpoint could do."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple:
-        import os
-
-        return os.mkdir, (str(self.path),)
-
-
-def hostile(path: Path) -> None:
-    torch.save({"model": Touches(path.parent / "executed")}, path)
-
-
 def hostile_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps({"model": Touches(path.parent / "executed")}))
+    path.write_bytes(pickle.dumps({"model": PROGRAM}))
 
 
-class Times(Touches):
-    """Through a module that no list of dangerous ones names."""
-
-    def __reduce__(self) -> tuple:
-        import timeit
-
-        return timeit.timeit, (f"__import__('os').mkdir({str(self.path)!r})", "pass", None, 1)
-
-
-def times(path: Path) -> None:
-    torch.save({"model": Times(path.parent / "executed")}, path)
+TIMES = Calls(timeit.timeit, ("__import__('os').mkdir('executed')", "pass", None, 1))
+"""Through a module that no list of dangerous ones names."""
 
 
 def legacy(path: Path) -> None:
-    content = {"model": Times(path.parent / "executed")}
-    torch.save(content, path, _use_new_zipfile_serialization=False)
+    torch.save({"model": TIMES}, path, _use_new_zipfile_serialization=False)
 
 
 def two_faced(path: Path) -> None:
@@ -83,7 +59,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "empty": (lambda path: path.touch(), ("damaged", "0 bytes")),
     "text": (lambda path: path.write_text("weights"), ("is not a torch checkpoint", "not loaded")),
     "a pickle that runs a program": (hostile_pickle, ("is not a torch checkpoint", "not loaded")),
-    "runs a program": (hostile, ("asks for", "mkdir", "not loaded")),
+    "runs a program": (saved({"model": PROGRAM}), ("asks for", "mkdir", "not loaded")),
     "before torch 1.6, runs a program": (legacy, ("asks for timeit.timeit", "not loaded")),
     "two in one": (two_faced, ("asks for timeit.timeit",)),
     "something else": (
@@ -103,7 +79,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_training_does_not_begin_from_it(write, words, tmp_path: Path) -> None:
+def test_a_training_does_not_begin_from_it(write, words, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "model.pth"
     write(path)
     with pytest.raises(CheckpointError) as caught:
@@ -126,7 +103,11 @@ def checkpoint(write: Callable[[Path], Any]):
 CASES = (
     Case("checkpoint: no such file", checkpoint(lambda path: None), ("model.pth", "no such file")),
     Case("checkpoint: cut off", checkpoint(cut_off), ("model.pth", "damaged", "last_bak.pth")),
-    Case("checkpoint: times", checkpoint(times), ("asks for timeit.timeit", "trust_checkpoint")),
+    Case(
+        "checkpoint: times",
+        checkpoint(saved({"model": TIMES})),
+        ("asks for timeit.timeit", "trust_checkpoint"),
+    ),
     Case(
         "checkpoint: other shapes",
         checkpoint(saved(nets(model={"nets": {"policy.extra": torch.zeros(3)}}))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from robomimic_ddp.checkpoint import host_checkpoint as checkpoint
 from robomimic_ddp.errors import CheckpointError
+from tests.hostile import PROGRAM
 
 file_utils = pytest.importorskip("robomimic.utils.file_utils")
 
@@ -54,16 +54,11 @@ def test_weights_are_let_go_and_the_rest_stays(file):
     assert weight() is None and found == {"variable_state": {"epoch": 4}} and not read
 
 
-class Program:
-    def __reduce__(self):
-        return os.mkdir, ("executed",)
-
-
 def test_the_checkpoint_that_a_config_names_runs_no_program(tmp_path, monkeypatch):
     """Even where it was exchanged after it was checked."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "model.pth"
-    torch.save({"model": Program()}, path)
+    torch.save({"model": PROGRAM}, path)
     with checkpoint.read_on_cpu("robomimic", str(path)):
         with pytest.raises(CheckpointError, match="asks for posix.mkdir"):
             file_utils.load_dict_from_checkpoint("model.pth")

@@ -23,6 +23,7 @@ from robomimic_ddp.checkpoint import (
 )
 from robomimic_ddp.checkpoint.state_file import PARTS
 from robomimic_ddp.errors import CheckpointError
+from tests.hostile import PROGRAM
 
 
 def state(epoch, size=2000):
@@ -66,17 +67,12 @@ def one_bit(path):
     path.write_bytes(data)
 
 
-class Harm:
-    def __reduce__(self):
-        return os.mkdir, ("harm",)
-
-
 def code(path):
-    path.write_bytes(pickle.dumps(Harm()))
+    path.write_bytes(pickle.dumps(PROGRAM))
 
 
 def code_of_torch(path):
-    torch.save({"format": 1, "digest": "", "state": Harm()}, path)
+    torch.save({"format": 1, "digest": "", "state": PROGRAM}, path)
 
 
 def absent(path):
@@ -96,7 +92,7 @@ def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_pa
     why = "does not exist" if damage is absent else "is damaged"
     assert f"{tmp_path / STATE} {why}" in notes[0]
     assert f"using {tmp_path / PREVIOUS} of epoch 1" in notes[1]
-    assert not (tmp_path / "harm").exists()
+    assert not (tmp_path / "executed").exists()
     write(tmp_path, state(3), best=False)  # the damaged one must not become the previous one
     assert same(state_file.read_file(tmp_path / PREVIOUS), state(1))
     half(tmp_path / STATE)

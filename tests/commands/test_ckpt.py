@@ -20,6 +20,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import safe_load, state_file
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.errors import CheckpointError
+from tests.hostile import PROGRAM, Calls
 
 
 def nets(seed, module):
@@ -359,11 +360,6 @@ def test_a_state_of_ours(tmp_path, capsys):
     assert all(torch.equal(load(out)["ema"][key], expected[key]) for key in expected)
 
 
-class Program:
-    def __reduce__(self):
-        return os.system, ("touch hacked",)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_what_hosts_keep_is_allowed(zipped, tmp_path):
     """Beside tensors: numpy's arrays, numbers and dtypes, OmegaConf's, and plain Python's."""
@@ -390,16 +386,6 @@ def test_what_hosts_keep_is_allowed(zipped, tmp_path):
     assert read == {name: content[name] for name in read} and len(read) == 5
 
 
-class Calls:
-    """Unpickling this calls a function, and gives its result a state."""
-
-    def __init__(self, *reduced):
-        self.reduced = reduced
-
-    def __reduce__(self):
-        return self.reduced
-
-
 def numpy_function(name):
     core = sys.modules.get("numpy._core.multiarray") or np.core.multiarray
     return getattr(core, name)
@@ -417,7 +403,7 @@ loop.append(loop)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (Calls(os.system, ("touch hacked",)), "asks for posix.system .*ddp.trust_checkpoint=true"),
+        (PROGRAM, "asks for posix.mkdir .*ddp.trust_checkpoint=true"),
         (Calls(eval, ("1",)), "asks for (builtins.)?eval "),
         (Calls(np.load, ("a.npy",)), r"asks for numpy.*\bload "),
         (Calls(torch.storage._load_from_bytes, (b"",)), "asks for torch.storage._load_from_bytes"),
@@ -434,7 +420,7 @@ def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content
     torch.save({"model": content}, "odd.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(CheckpointError, match=words):
         safe_load.read_known(Path("odd.pth"), "odd.pth")
-    assert not Path("hacked").exists()
+    assert not Path("executed").exists()
 
 
 def two_central_directories(sound, hostile):
@@ -460,7 +446,7 @@ def unicode_path(sound, hostile):
 def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = []
-    for content in ({"weight": torch.ones(2)}, Program()):
+    for content in ({"weight": torch.ones(2)}, PROGRAM):
         torch.save({"model": content}, "odd.pth")
         files.append(Path("odd.pth").read_bytes())
     for data in disguise(*files):
@@ -470,7 +456,7 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
             assert torch.equal(read["model"]["weight"], torch.ones(2))
         except CheckpointError as error:
             assert re.search("asks for|cannot be read|no checkpoint", str(error))
-    assert not Path("hacked").exists()
+    assert not Path("executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -478,14 +464,14 @@ def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path
     [
         ([1, 2], "list"),
         ({"model": None, "config": "{}"}, 'contains null as its "model"; expected'),
-        ({"model": Program()}, "could run arbitrary code"),
+        ({"model": PROGRAM}, "could run arbitrary code"),
     ],
 )
 def test_files_that_are_no_checkpoint(tmp_path, monkeypatch, capsys, content, words):
     monkeypatch.chdir(tmp_path)
     torch.save(content, "odd.pth")
     assert command("show", "odd.pth") == 1
-    assert words in capsys.readouterr().err and not (tmp_path / "hacked").exists()
+    assert words in capsys.readouterr().err and not (tmp_path / "executed").exists()
 
 
 def test_a_folder_that_is_missing_is_made(write, tmp_path):

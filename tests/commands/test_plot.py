@@ -69,7 +69,7 @@ def test_runs_with_other_samples_in_a_step_are_compared_by_samples(drawn, tmp_pa
     assert {tuple(at) for at, _, _ in drawn} == {(1, 2, 3, 4)}
 
 
-def test_one_infinite_loss_is_left_out_of_the_means(drawn, tmp_path):
+def test_one_infinite_loss_is_left_out(drawn, tmp_path):
     run = Path(history(tmp_path / "a" / "1", 8, epochs=30))
     lines = (run / "history.jsonl").read_text().splitlines()
     record = json.loads(lines[2])
@@ -78,16 +78,6 @@ def test_one_infinite_loss_is_left_out_of_the_means(drawn, tmp_path):
     (run / "history.jsonl").write_text("\n".join(lines))
     plot.plot([run], str(tmp_path / "a.png"))
     assert all(math.isfinite(value) for _, y, _ in drawn for value in y)
-
-
-def test_long_losses_are_smoothed(drawn, tmp_path):
-    run = history(tmp_path / "a" / "1", 8, epochs=30)
-    plot.plot([run], str(tmp_path / "a.png"))
-    faint = [y for _, y, style in drawn if style.get("alpha") == 0.25]
-    assert len(faint) == 2 and {max(y) - min(y) for y in faint} == {1.0}
-    smooth = [y for _, y, style in drawn if style.get("label") in ("train", "validation")]
-    assert len(smooth) == 2 and all(0.1 < max(y[5:]) - min(y[5:]) < 0.5 for y in smooth)
-    assert plot.smoothed([1.0, 3.0], 0.5) == pytest.approx([1.0, 7 / 3])
 
 
 @pytest.mark.bad_input
@@ -136,11 +126,6 @@ def test_a_mean_of_checkpoints_is_a_point_beside_the_curve(drawn, tmp_path):
     plot.plot([run], str(tmp_path / "a.png"))
     assert [([4], [rate]) for rate in (0.5, 0.75)] == [curve[:2] for curve in drawn[4:]]
     assert drawn[-1][2]["label"] == "a, mean of checkpoints"
-
-
-def test_numbers_of_an_axis_are_short():
-    shown = {0.00025: "0.00025", 20.0: "20", 5000.0: "5000", 64e3: "64k", 1.5e6: "1.5M", 0: "0"}
-    assert {value: plot.short_number(value) for value in shown} == shown
 
 
 @pytest.mark.bad_input

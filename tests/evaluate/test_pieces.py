@@ -19,9 +19,10 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.commands.evaluate.workers import Task, hint
+from robomimic_ddp.commands.evaluate.workers import Task
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation
+from tests.hostile import PROGRAM
 
 CONFIG = {
     "experiment": {
@@ -102,11 +103,6 @@ def test_the_same_weights_are_known_in_another_file(tmp_path):
     assert read(one).weights == read(again).weights != read(two).weights
 
 
-class Program:
-    def __reduce__(self):
-        return os.system, ("touch planted",)
-
-
 @pytest.mark.bad_input
 def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -115,8 +111,8 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     cut = write(tmp_path / "cut.pth")
     cut.write_bytes(cut.read_bytes()[:-200])
     evil = tmp_path / "evil.pth"
-    evil.write_bytes(pickle.dumps(Program()))
-    saved = write(tmp_path / "saved.pth", model={"nets": {}, "ema": None, "a": Program()})
+    evil.write_bytes(pickle.dumps(PROGRAM))
+    saved = write(tmp_path / "saved.pth", model={"nets": {}, "ema": None, "a": PROGRAM})
     bare = write(tmp_path / "bare.pth", env_metadata=None)
     odd = write(tmp_path / "odd.pth", config="[" * 10**4)
     encoder = {"core_kwargs": {"backbone_class": "__import__('os').system"}}
@@ -129,7 +125,7 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
         except CheckpointError:
             continue
         pytest.fail(path.name)
-    assert not (tmp_path / "planted").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 def test_which_checkpoints_words_stand_for(tmp_path):
@@ -298,19 +294,6 @@ def test_a_folder_of_runs_and_a_file_are_no_run(
     assert cli.main(["evaluate", str(run / "last.pth")]) == EXIT_USAGE
     error = capsys.readouterr().err
     assert f"robomimic-ddp evaluate {run} --checkpoints {run / 'last.pth'}" in error
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("ModuleNotFoundError: No module named 'a.b'", "needs the package a: install it"),
-        ("ImportError: Cannot initialize a EGL device display", "MUJOCO_GL=egl"),
-        ("ValueError: no module", ""),
-    ],
-)
-def test_the_remedy_of_a_simulator_that_does_not_start(text: str, said: str) -> None:
-    assert said in hint(text) and bool(said) == bool(hint(text))
 
 
 @pytest.mark.bad_input

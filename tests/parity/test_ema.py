@@ -1,7 +1,7 @@
-"""Averaged weights: both diffusers APIs, both key layouts, every mode: step by step the unwrapped
-net's.
+"""Averaged weights on two ranks: both diffusers APIs, both key layouts: step by step the unwrapped
+net's. (On one process: tests/training/step/test_ema.py.)
 
-Tolerance: none, bits are compared. Wrapping renames nothing and copies nothing, so there is nothing
+Ranks are equal to the bit. Wrapping renames nothing and copies nothing, so there is nothing
 to round. diffusers 0.11's EMAModel(model=) pairs parameters by name and, on a miss, silently copies
 instead of averaging.
 """
@@ -72,15 +72,6 @@ def require_equal(found: list[dict], expected: list[dict]) -> None:
             assert torch.equal(ours[name], theirs[name]), name
     last, first = expected[-1], expected[0]
     assert any(not torch.equal(last[name], first[name]) for name in last)
-
-
-@pytest.mark.parametrize("api", ["model=", "parameters="])
-@pytest.mark.parametrize("module_key", [False, True])
-@pytest.mark.parametrize("mode", ["single", "dp"])
-def test_one_process(api, module_key, mode, old_training_utils):
-    old_api = old_training_utils if api == "model=" else None
-    x = [torch.ones(3, 4)]
-    require_equal(run(build(mode, module_key), old_api, x), run(unwrapped(module_key), old_api, x))
 
 
 def on_a_rank(old_api: str | None, module_key: bool):

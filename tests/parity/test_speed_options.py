@@ -70,6 +70,7 @@ def test_equal_to_the_bit(train, plain):
     assert found["losses"] == plain["losses"]
 
 
+@pytest.mark.slow
 def test_equal_but_for_rounding(train, plain):
     require(CLOSE)
     found = train(CLOSE, "aot_eager")

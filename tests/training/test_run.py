@@ -218,16 +218,6 @@ def test_only_a_collectives_own_error_is_a_follow_up():
     assert not entry_point.is_follow_up(ConnectionResetError("Connection reset by peer"))
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_the_block_names_rlds_data(sharded):
-    train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
-    present = run_of(2, "none")
-    present.built.sharded_stream, present.config = sharded, {"train": train}
-    (line,) = (line for line in present.describe().splitlines() if line.startswith("data:"))
-    assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
-    assert ("the host's own pipeline" in line) == sharded
-
-
 def test_frames_of_all_train_loaders_are_counted():
     class Loader(list):
         def settled_frames(self):

@@ -80,7 +80,10 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Measure, print the table, and return the exit code. Raises UsageError, PatchError,
     and the errors of the config.
     """
-    _require_possible(args)
+    # What no rank could do is refused before the first is measured.
+    devices.ranks(args.ranks[-1], env.variables())
+    _job(args, args.ranks[0], tempfile.gettempdir())
+    checks.require_patched()
     speeds = list(report.compare(_measure(args)))
     say("")
     for line in report.lines(speeds):
@@ -113,24 +116,6 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
             )
     words = [*args.settings, *(f"{key}={value}" for key, value in changes.items())]
     return Settings(config=args.config, gpus=ranks, overrides=tuple(words))
-
-
-def _require_possible(args: argparse.Namespace) -> None:
-    """Raise UsageError, ConfigError or PatchError where no rank could be measured."""
-    gpus = len(devices.visible_devices(env.variables()))
-    if gpus and args.ranks[-1] > gpus:
-        raise UsageError(
-            f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
-            f"share a GPU would not show how training scales. Give numbers up to {gpus}."
-        )
-    if not gpus and args.ranks[-1] > devices.most_on_cpu():
-        most = devices.most_on_cpu()
-        raise UsageError(
-            f"--ranks {','.join(map(str, args.ranks))}: no GPU is visible, and this machine's CPU "
-            f"can run at most {most} ranks. Give numbers up to {most}."
-        )
-    _job(args, args.ranks[0], tempfile.gettempdir())
-    checks.require_patched()
 
 
 def _measure(args: argparse.Namespace) -> report.Epochs:

@@ -14,7 +14,7 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, tree
-from robomimic_ddp.config.host import host_config_check, rlds_keys
+from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
@@ -60,11 +60,6 @@ class Checkpoint:
         """Return a whole number of the checkpoint's config."""
         value = tree.at(self.config, key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-    @property
-    def is_of_rlds(self) -> bool:
-        """Whether the policy was trained on RLDS data, which has no metadata of a simulator."""
-        return tree.at(self.config, "train.data_format") == rlds_keys.DATA_FORMAT
 
     @property
     def is_due(self) -> bool:

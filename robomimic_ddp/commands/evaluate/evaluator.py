@@ -21,10 +21,6 @@ _PROGRESS_SECONDS = 30.0
 _MOST_EPISODES = 100_000
 _MOST_FAILURES = 4
 """Episodes of a checkpoint that fail one after another: then all of them would."""
-_RLDS_HINT = (
-    " The policy was trained on RLDS data, which names no simulator: add one to the host, as "
-    "docs/evaluate.md shows, or evaluate the policy on the robot."
-)
 
 
 class Evaluator:
@@ -133,9 +129,8 @@ class Evaluator:
                     if episode < self.filmed:
                         name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
                         video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
-                    hint = _RLDS_HINT if checkpoint.is_of_rlds else ""
                     message = {**common, "episode": episode, "video": video}
-                    yield Task(message, checkpoint.shown, hint)
+                    yield Task(message, checkpoint.shown)
 
     def _append(self, checkpoint: Checkpoint, env: str, episode: int, log: dict) -> dict[str, Any]:
         line = {"kind": "episode", "epoch": checkpoint.epoch, "weights": checkpoint.weights}

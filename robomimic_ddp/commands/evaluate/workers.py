@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -24,20 +23,14 @@ _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _MOST_SHOWN = 300
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-"""The error for a package that is not installed, or for one of its modules."""
-_DISPLAY_WORDS = ("egl", "osmesa", "glfw", "opengl", "display", "mjr_makecontext", "gladload")
 
 
 @dataclass
 class Task:
-    """An episode to play. message: what the worker is given; shown: the checkpoint's name; hint:
-    ends the error where it cannot begin.
-    """
+    """An episode to play. message: what the worker is given; shown: the checkpoint's name."""
 
     message: dict[str, Any]
     shown: str = ""
-    hint: str = ""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -143,8 +136,8 @@ class Pool:
             )
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}.{task.hint or hint(answer['text'])} "
-                f"{self.log.name} has the traceback."
+                f"{task} cannot begin: {answer['text']}. docs/evaluate.md says what simulators "
+                f"need; {self.log.name} has the traceback."
             )
         return {"lost": answer["text"]} if "failed" in answer else answer
 
@@ -177,20 +170,3 @@ class Pool:
         for worker in workers:
             worker.end()
             self.workers.remove(worker)
-
-
-def hint(text: str) -> str:
-    """Return what to do about the error `text` of a simulator that does not start, or ""."""
-    missing = _MISSING.match(text)
-    if missing:
-        return (
-            f" The simulator that the dataset names needs the package {missing[1]}: install it. A "
-            "task without one, as those of the example data, needs a simulator of yours in the "
-            "host (docs/evaluate.md)."
-        )
-    if not any(word in text.lower() for word in _DISPLAY_WORDS):
-        return ""
-    return (
-        " Without a display, set MUJOCO_GL=egl (a GPU, or Mesa's EGL) or MUJOCO_GL=osmesa (the "
-        "system's OSMesa library)."
-    )
