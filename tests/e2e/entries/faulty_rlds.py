@@ -1,4 +1,4 @@
-"""Runs the dot-list entry on RLDS data; at its third batch something happens to rank 1.
+"""Runs the dot-list entry on RLDS data; at some batches something happens to rank 1.
 
     torchrun ... -m tests.e2e.entries.faulty_rlds FAULT load_from=cfg.json key=value ...
 
@@ -35,26 +35,23 @@ def fork(loader: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-FAULTS = {
-    "killed": kill,
-    "fork": fork,
-    "none": lambda loader: None,
-}
+FAULTS = {"forked and killed": {3: fork, 5: kill}, "none": {}}
+"""Name -> number of a batch -> what happens before it."""
 _batches = 0
 
 
 def main() -> None:
-    name = sys.argv.pop(1)
+    faults = FAULTS[sys.argv.pop(1)]
 
-    def fail_at_the_third(next_of: Callable, loader: Any, stream: Any) -> Any:
+    def fail(next_of: Callable, loader: Any, stream: Any) -> Any:
         global _batches
         _batches += 1
-        if RANK == 1 and _batches == 3:
-            print(f"{name} at time {time.time()}", file=sys.stderr, flush=True)
-            FAULTS[name](loader)
+        if RANK == 1 and (fault := faults.get(_batches)):
+            fault(loader)
+            print(f"{fault.__name__} at time {time.time()}", file=sys.stderr, flush=True)
         return next_of(loader, stream)
 
-    around(base.RLDSLoader, "_next", fail_at_the_third)
+    around(base.RLDSLoader, "_next", fail)
     entry.main()
 
 

@@ -4,9 +4,9 @@
 
 PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
 process, counted from 1), `RANK|all@save:N` (inside the N-th save of the state), or
-`RANK|all@SIGUSR1:STEP` (sends itself the signal, twice), `RANK@SIGTERM:STEP` (sends it to
-torchrun) or `RANK@own-SIGTERM:STEP` (sends it to itself). Each moment happens once: FOLDER
-remembers it. Steps wait until the states before are written.
+`RANK|all@SIGUSR1:STEP` (sends itself the signal, twice) or `RANK@SIGTERM:STEP` (sends it to
+torchrun). Each moment happens once: FOLDER remembers it. Steps wait until the states before are
+written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Killer:
             self.at(str(self.steps))
             self.at(f"SIGUSR1:{self.steps}", signal.SIGUSR1, times=2)
             self.at(f"SIGTERM:{self.steps}", signal.SIGTERM, process=os.getppid())
-            self.at(f"own-SIGTERM:{self.steps}", signal.SIGTERM)
         return train_on_batch(*args, **kwargs)
 
     def save(self, save: Any, obj: Any, path: Any, **options: Any) -> None:

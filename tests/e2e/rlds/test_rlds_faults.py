@@ -12,7 +12,7 @@ import pytest
 
 from robomimic_ddp.distributed import rendezvous
 from tests.configs import make_rlds_config, write_config
-from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, run, torchrun
+from tests.hosts import FINISHED, Host, require_clean, require_soon, run, torchrun
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
@@ -31,28 +31,20 @@ def config(demo_dataset: Path, tmp_path: Path) -> Path:
     return write_config(tmp_path / "config.json", made)
 
 
-def train(host: Host, fault: str, config: Path, *more: str) -> Result:
-    words = [fault, f"load_from={config}", *more]
-    return torchrun(host, "tests.e2e.entries.faulty_rlds", *words, timeout=300)
-
-
 @pytest.mark.planted_fault
 def test_a_reader_that_is_killed_is_one_clear_error_and_an_end(config, host_copy):
-    """Other faults: tests/rlds/reading/test_reader.py, test_damages.py; tests/bad_input."""
-    result = train(host_copy, "killed", config)
+    """And a fork of the rank has left it alone. Other faults: tests/rlds/reading/test_reader.py,
+    test_damages.py; tests/bad_input.
+    """
+    words = ["forked and killed", f"load_from={config}"]
+    result = torchrun(host_copy, "tests.e2e.entries.faulty_rlds", *words, timeout=300)
     assert result.returncode != 0 and not result.leftovers, result
+    assert result.stderr.count("fork at time") == result.stderr.count("kill at time") == 1, result
     require_soon(result)
     cause = result.stderr.partition("Root Cause")[2]
     words = ("rank 1: ", "was killed by SIGKILL", "lack of memory")
     assert all(text in cause for text in words), cause
     assert FINISHED not in result.stdout and not result.abort_texts(), result
-
-
-def test_a_fork_of_a_rank_leaves_its_reader_alone(config, host_copy):
-    short = "train.num_epochs=1", "experiment.epoch_every_n_steps=8"
-    result = train(host_copy, "fork", config, *short)
-    require_clean(result)
-    assert "fork at time" in result.stderr and FINISHED in result.stdout, result
 
 
 @pytest.mark.slow
