@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.distributed import group, host_objects
-from robomimic_ddp.distributed.host_objects import is_shared, walk
+from robomimic_ddp.distributed.host_objects import is_shared, once, walk
 
 
 def parts(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
@@ -74,10 +74,10 @@ def modules_elsewhere(algo: Any) -> Iterator[tuple[str, nn.Module]]:
             yield name, value
 
 
-def named_roots(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+@once
+def named_roots(algo: Any) -> list[tuple[str, nn.Module]]:
     """Every module that is in no other one: the nets, then those elsewhere; no averages."""
-    yield from named_nets(algo)
-    yield from modules_elsewhere(algo)
+    return [*named_nets(algo), *modules_elsewhere(algo)]
 
 
 def stateful_elsewhere(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
@@ -110,13 +110,16 @@ def is_training(algo: Any) -> bool:
     return next((module.training for _, module in named_roots(algo)), False)
 
 
-def named_modules(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+@once
+def named_modules(algo: Any) -> list[tuple[str, nn.Module]]:
     """Every module that the algorithm trains with; names as in `nets.named_modules()`."""
+    named = []
     for name, root in named_roots(algo):
         prefix = name[: -len("nets")] if name.split(".")[-1] == "nets" else f"{name}."
-        yield from (
+        named += [
             (f"{prefix}{inner}".rstrip("."), module) for inner, module in root.named_modules()
-        )
+        ]
+    return named
 
 
 def named_parameters(algo: Any) -> Iterator[tuple[str, nn.Parameter]]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+_Found = TypeVar("_Found")
 _LEAVES = (
     *(str, bytes, int, float, complex, type(None), np.ndarray, np.generic, torch.Tensor),
     *(type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
@@ -41,36 +42,47 @@ def is_shared(attribute: str) -> bool:
     return not _OF_A_RANK.search(attribute)
 
 
+_found: list[dict[tuple[Any, int], tuple[Any, Any]]] = []
+"""What functions that are decorated with `once` have returned in the present block of `unchanged`,
+by function and the id of the owner, which it keeps: another object could get the id.
+"""
+
+
+def once(find: Callable[[Any], _Found]) -> Callable[[Any], _Found]:
+    """Decorate `find(owner)`, which looks into each owner once in a block of `unchanged`."""
+
+    @wraps(find)
+    def found(owner: Any) -> _Found:
+        known = _found[-1] if _found else {}
+        if (find, id(owner)) not in known:
+            known[find, id(owner)] = owner, find(owner)
+        return known[find, id(owner)][1]
+
+    return found
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """For the block or the decorated function, in which no algorithm changes, functions with `once`
+    look into each once: a proof asks dozens of times. A block inside another one adds nothing.
+    """
+    _found.append(_found[-1] if _found else {})
+    try:
+        yield
+    finally:
+        _found.pop()
+
+
+@once
 def walk(owner: Any) -> list[tuple[str, Any]]:
     """Return (path, object) for each object that `owner` has, once: ("agents[0].adam", ...).
 
     Objects come before what they contain, attributes in order, and modules inside a module are not
     listed one by one. References back, to `owner` or to others, are not followed.
     """
-    known = _walked[-1] if _walked else {}
-    if id(owner) not in known:
-        objects: list[tuple[str, Any]] = []
-        _walk(owner, "", {id(owner)}, objects, 0)
-        known[id(owner)] = owner, objects
-    return known[id(owner)][1]
-
-
-_walked: list[dict[int, tuple[Any, list[tuple[str, Any]]]]] = []
-"""What `walk` has returned in the present block of `unchanged`, by the id of the owner, which it
-keeps: another object could get the id.
-"""
-
-
-@contextmanager
-def unchanged() -> Iterator[None]:
-    """For the block or the decorated function, in which no algorithm changes, `walk` looks into
-    each once: a proof asks dozens of times. A block inside another one adds nothing.
-    """
-    _walked.append(_walked[-1] if _walked else {})
-    try:
-        yield
-    finally:
-        _walked.pop()
+    objects: list[tuple[str, Any]] = []
+    _walk(owner, "", {id(owner)}, objects, 0)
+    return objects
 
 
 def plain_tensors(owner: Any) -> Iterator[tuple[str, str, torch.Tensor]]:

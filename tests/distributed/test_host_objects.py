@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from torch import nn
 
-from robomimic_ddp.distributed import host_objects
+from robomimic_ddp.distributed import host_algo, host_objects
 
 
 def test_a_proof_walks_once_and_the_next_one_sees_what_was_added():
@@ -18,6 +18,9 @@ def test_a_proof_walks_once_and_the_next_one_sees_what_was_added():
                 assert host_objects.walk(algo) is first
             assert host_objects.walk(algo) is first
             assert host_objects.walk(SimpleNamespace()) == []
+            modules = host_algo.named_modules(algo)
+            assert host_algo.named_modules(algo) is modules
         algo.head = nn.Linear(1, 1)
-        assert [name for name, _ in host_objects.walk(algo)] == ["model", "head"]
+        for find in (host_objects.walk, host_algo.named_modules):
+            assert [name for name, _ in find(algo)] == ["model", "head"]
     assert [name for name, _ in first] == ["model", "head"]
