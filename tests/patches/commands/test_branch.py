@@ -58,13 +58,6 @@ def test_one_commit_has_the_edits_alone_and_says_what_they_do(checkout, command)
     assert edit in text and "the edits change nothing" in text
 
 
-def test_revert_on_the_branch_gives_back_the_tree(checkout, command):
-    command("apply", checkout, "--branch", "ddp")
-    assert command("revert", checkout)[0] == 0
-    git(checkout, "add", "--all")
-    assert git(checkout, "diff", "--cached", "--stat", "main") == ""
-
-
 def dirty(checkout, monkeypatch):
     path = checkout / EDITED
     path.write_text(path.read_text() + "mine = 1\n")
@@ -111,7 +104,6 @@ def of_one_file(checkout, monkeypatch):
         ("main", None, "a branch named 'main' already exists"),
         ("main/ddp", None, "git switch was refused"),
         ("a..b", None, "not a valid branch name"),
-        ("", None, "not a valid branch name"),
         ("ddp", without_identity, "git commit was refused: Author identity unknown"),
         ("ddp", refused_by_a_hook, "no tests"),
         ("ddp", rewritten_by_a_hook, "a hook of the repository has rewritten"),
