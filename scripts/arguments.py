@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CONFIGS = {
@@ -17,12 +16,6 @@ CONFIGS = {
     "bc": CHECKOUT / "configs" / "demo_robosuite_bc.json",
 }
 HELP, WRONG = 3, 2
-_PYTEST = (
-    *("-k", "-m", "-x", "-q", "-v", "-s", "-n", "-p", "-r", "-c", "-o", "--all", "--changed"),
-    *("--lf", "--ff", "--sw", "--last-failed", "--failed-first", "--exitfirst", "--maxfail"),
-    *("--co", "--collect-only", "--durations", "--pdb", "--tb", "--dist", "--timeout", "--version"),
-)
-"""Flags of pytest that scripts/test.sh knows; short ones may have their value in the same word."""
 
 
 def demo(parser: argparse.ArgumentParser) -> None:
@@ -94,32 +87,13 @@ def _head(script: str) -> str:
     return "\n".join(line[2:] for line in lines[:end])
 
 
-def _require_tests(words: Sequence[str]) -> None:
-    """Refuse what neither scripts/test.sh nor pytest would take; what follows -- is pytest's."""
-    before = ""
-    for word in () if words[:1] == ["--"] else words:
-        if word in ("-h", "--help"):
-            _end(_head("test"), HELP)
-        flag = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if word.startswith("-") and flag not in _PYTEST:
-            _end(f"unknown flag {word}. For a flag of pytest: scripts/test.sh -- {word}", WRONG)
-        path = word.partition("::")[0]
-        is_path = any((folder / path).exists() for folder in (Path.cwd(), CHECKOUT))
-        if not (word.startswith("-") or before.startswith("-") or is_path):
-            _end(f"{word}: there is no such file or folder", WRONG)
-        before = word
-
-
-def _end(text: str, code: int) -> NoReturn:
-    head = "" if code == HELP else "scripts/test.sh: error: "
-    (sys.stdout if code == HELP else sys.stderr).write(f"{head}{text}\n")
-    sys.exit(code)
-
-
-def main(words: Sequence[str]) -> Any:
+def main(words: Sequence[str]) -> None:
     script, *rest = words
-    if script == "test":
-        return _require_tests(rest)
+    if script == "test":  # the rest is pytest's to check
+        if {"-h", "--help"} & {*rest}:
+            print(_head(script))
+            sys.exit(HELP)
+        return
     try:
         parse(script, rest)
     except SystemExit as ended:

@@ -3,7 +3,7 @@
 #   scripts/test.sh                  what every change is tested with
 #   scripts/test.sh --all            the slow tests too: soaks, notebooks, measurements, builds, docs' commands
 #   scripts/test.sh --changed=main   what the files need that you changed since your branch left it
-#   scripts/test.sh -k sampler       paths and common flags go to pytest; others after --
+#   scripts/test.sh -k sampler       paths and flags go to pytest
 #   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt)
 #                                    and Python 3.10
 set -euo pipefail
@@ -24,5 +24,4 @@ unset PYTHONDONTWRITEBYTECODE  # compiling again in each process takes minutes
 # worker more than cores, since some tests wait; four at most: each may need 5 GB.
 workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
 parallel=(-n "$workers" --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10)
-[ "${1:-}" != -- ] || shift
 exec "$environment_python" -m pytest "${parallel[@]}" "$@"

@@ -16,7 +16,6 @@ from typing import Any
 
 import robomimic.scripts.train as host_train
 import robomimic.scripts.train_rlds as entry
-import robomimic.utils.tensor_utils as TensorUtils
 
 from robomimic_ddp.data.rlds.loaders import make
 from robomimic_ddp.data.rlds.loaders.remote import reader_of_rank
@@ -42,7 +41,6 @@ class RLDSWatch(Watch):
     def install(self) -> None:
         around(host_train, "algo_factory", self.construct)
         around(host_train.TrainUtils, "run_epoch", self.epoch)
-        around(TensorUtils, "to_device", self.move)
         around(make, "make_loader", self.keep)
 
     def keep(self, make_loader: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,6 @@ from typing import Any
 
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset
-import robomimic.utils.tensor_utils as TensorUtils
 import torch
 
 from tests.e2e.entries.host_entry import train
@@ -48,7 +47,6 @@ class Watch:
         self.indices: list[int] = []
         self.logs: list[dict[str, float]] = []
         self.losses: list[float] = []
-        self.moved: dict[str, str] = {}
         self.steps = 0
         self.is_in_epoch = False
 
@@ -77,7 +75,6 @@ class Watch:
             (host_train.TrainUtils, "load_data_for_training", "datasets"),
         ):
             around(owner, name, functools.partial(self.call, where))
-        around(TensorUtils, "to_device", self.move)
 
     def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
         self.model = factory(*args, **kwargs)
@@ -118,11 +115,6 @@ class Watch:
         self.fail("save")
         return save_model(*args, **kwargs)
 
-    def move(self, to_device: Callable, x: Any, device: Any) -> Any:
-        if isinstance(x, dict) and "actions" in x:
-            self.moved = {key: str(value.dtype) for key, value in x["obs"].items()}
-        return to_device(x, device)
-
     def report(self) -> dict[str, Any]:
         """All of it as JSON values, tensors as digests."""
         return {
@@ -133,7 +125,6 @@ class Watch:
             "indices": self.indices,
             "losses": self.losses,
             "logs": self.logs,
-            "moved": self.moved,
         }
 
 

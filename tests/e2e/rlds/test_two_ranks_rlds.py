@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.configs import RLDS_CAMERAS, RLDS_STATES, make_rlds_config, write_config
+from tests.configs import RLDS_CAMERAS, make_rlds_config, write_config
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 
@@ -110,13 +110,6 @@ def test_neither_rank_nor_reader_loads_tensorflow(trained: Any) -> None:
         rank, reader = report["libraries"]
         assert "libtorch" in rank and "_pywrap_tensorflow" not in rank
         assert reader == ["simplejpeg"]
-
-
-def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
-    for report in trained[2]:
-        moved = report["moved"]
-        assert [moved[camera] for camera in RLDS_CAMERAS] == ["torch.uint8"] * len(RLDS_CAMERAS)
-        assert "torch.uint8" not in [moved[state] for state in RLDS_STATES]
 
 
 @pytest.mark.bad_input
