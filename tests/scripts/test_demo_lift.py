@@ -51,7 +51,7 @@ def test_it_goes_over_the_cube_down_closes_and_lifts(noise: float) -> None:
 
 @pytest.mark.parametrize(
     ("beside", "opening"),
-    [((0.05, 0.0, 0.0), 0.0), ((-0.02, 0.03, 0.01), 0.03), ((0.0, -0.1, 0.1), 0.08)],
+    [((0.05, 0.0, 0.0), 0.0), ((0.0, -0.1, 0.1), 0.08)],
 )
 def test_from_anywhere_with_any_fingers_it_lifts(beside: tuple, opening: float) -> None:
     assert [*drive(CUBE + beside, opening=opening)][-1][1][2] > CUBE[2] + 0.1
@@ -61,18 +61,6 @@ def test_actions_are_what_the_host_takes() -> None:
     moves = [expert.noisy(action, np.random.default_rng(0), 2.0) for _, _, action, _ in drive()]
     assert np.abs(moves).max() == 1.0 and np.shape(moves)[1] == expert.ACTION_DIM
     assert {action[-1] for action in moves} == {-1.0, 1.0}  # noise never moves the gripper
-
-
-def test_demonstrations_start_where_the_robot_stands_or_elsewhere() -> None:
-    starts = [expert.draw_start(np.random.default_rng(seed)) for seed in range(300)]
-    assert starts[0] == expert.draw_start(np.random.default_rng(0))
-    elsewhere = [start for start in starts if start.steps]
-    assert 0.5 < len(elsewhere) / len(starts) < 0.7
-    assert {start.closed for start in elsewhere} == {True, False}
-    start = next(start for start in elsewhere if start.closed)
-    action = expert.away(FAR, CUBE, start)
-    towards = CUBE + start.beside - FAR
-    assert action[-1] == 1.0 and np.all(np.sign(action[:3]) == np.sign(towards))
 
 
 @pytest.mark.parametrize("algo", lift.CONFIGS)

@@ -10,7 +10,7 @@ import torch
 
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.planning import parallel_mode
-from scripts.gpu_check import checks, machine, one_gpu, several_gpus
+from scripts.gpu_check import checks, machine, several_gpus
 from scripts.gpu_check.__main__ import left_of, outcome
 from scripts.gpu_check.machine import Failed, OutOfTime
 from tests.gpu.job import uuids_of
@@ -66,33 +66,6 @@ def test_averages_are_compared_by_how_far_they_are_from_the_weights(tmp_path):
         assert checks.averages_apart(averaged, other) == pytest.approx(apart, abs=1e-3)
 
 
-class Trainings:
-    """Stands for a machine with GPUs; a training is its options and its policy."""
-
-    cpu = False
-
-    def train(self, *options, variant=machine.CROPS, **_):
-        return options, variant
-
-    def base(self, variant=machine.CROPS, ranks=0):
-        return self.train(variant=variant)
-
-
-@pytest.mark.parametrize(
-    "module, check", [(one_gpu, "compiled"), (several_gpus, "gradients_over_nccl")]
-)
-def test_what_is_compiled_is_compared_without_crops(module, check, monkeypatch):
-    """It draws them on the GPU, and with them all later noise is another."""
-    pairs = []
-    monkeypatch.setattr(
-        module, "near", lambda *pair_and_bound: pairs.append(pair_and_bound[:2]) or 0.0
-    )
-    getattr(module, check)(Trainings())
-    compiled = [pair for pair in pairs if {"preset=max", "compile=true"} & {*pair[1][0]}]
-    assert compiled and all(base == ((), machine.IMAGES) for base, _ in compiled)
-    assert all(base[1] == trained[1] for base, trained in pairs)
-
-
 @pytest.mark.parametrize("kind, prefix", [(Failed, "FAIL"), (OutOfTime, "skip")])
 def test_what_was_found_before_is_not_lost(kind, prefix):
     """Of the parts that ended before the budget, or that another one's failure came before."""
@@ -109,19 +82,6 @@ def test_what_was_found_before_is_not_lost(kind, prefix):
     state, found = outcome(plan, machine.Machine(Path(), [], True))
     assert state == prefix and "a well" in found
     assert ("c well" in found and "b FAILED: of b" in found) is (kind is Failed)
-
-
-@pytest.mark.parametrize("timed_out, kind", [(True, OutOfTime), (False, Failed)])
-def test_tables_of_a_benchmark_that_is_cut_off_are_shown(timed_out, kind, monkeypatch):
-    here = machine.Machine(Path(), [], True, 60.0)
-
-    def cut_off(*_, **__):
-        here.deadline -= 60.0 * timed_out
-        return Result(1, "the first table", "", (), timed_out, 0.0)
-
-    monkeypatch.setattr(one_gpu, "python", cut_off)
-    with pytest.raises(kind, match="the first table"):
-        one_gpu.benched(here, "step")
 
 
 def test_a_group_of_one_may_be_sharded_where_the_check_asks_for_it():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 
 import pytest
 
@@ -51,10 +49,3 @@ def test_ratios_are_of_the_same_seed_and_need_both_runs():
         "| 1 of 2 | 50 (50 to 50) | 50 (50 to 50) | 8 (8 to 8) | 2.00 (2.00 to 2.00) |"
     )
     assert "0 of 0" in none
-
-
-def test_lift_is_skipped_without_robosuite(monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["time_to_quality", "--task", "lift"])
-    assert time_to_quality.main() == 0
-    assert "skipped: robosuite is not installed" in capsys.readouterr().out

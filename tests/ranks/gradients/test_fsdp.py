@@ -389,16 +389,6 @@ def test_units_are_modules_that_are_called():
     assert fsdp_units.units(many) == [*many[::2]], "no part has a hundredth"
 
 
-def test_source_that_cannot_be_read_may_call_past_parts():
-    namespace = {}
-    exec("class Typed(nn.Sequential):\n    def forward(self, x): ...", {"nn": nn}, namespace)
-    parts = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(4)]
-    assert fsdp_units.units(nn.Sequential(*parts)) == parts
-    assert fsdp_units.units(namespace["Typed"](*parts)) == [
-        layer for part in parts for layer in part
-    ]
-
-
 def test_units_of_the_default_net_hold_at_most_a_quarter():
     from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 

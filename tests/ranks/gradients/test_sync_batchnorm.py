@@ -24,9 +24,7 @@ from tests.versions import NEEDS_CALL_PLACE
 
 CASES = {
     "1d": (nn.BatchNorm1d, (), {}),
-    "1d, sequences": (nn.BatchNorm1d, (5,), {}),
     "2d": (nn.BatchNorm2d, (4, 2), {}),
-    "3d": (nn.BatchNorm3d, (2, 3, 2), {}),
     "cumulative statistics": (nn.BatchNorm2d, (4, 2), {"momentum": None}),
     "not affine": (nn.BatchNorm2d, (4, 2), {"affine": False}),
     "no statistics": (nn.BatchNorm2d, (4, 2), {"track_running_stats": False}),
