@@ -1,4 +1,6 @@
-"""The files for clusters have commands that the launcher understands."""
+"""The files for clusters: fields that a job needs to stop, save and resume, and commands that the
+launcher understands.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,61 @@ from tests.hosts import ROOT
 
 CLUSTERS = ROOT / "configs" / "clusters"
 NODES = 2
+STOPPED = [75, 143]
+"""Exit codes of `launch` after a stop, see docs/checkpoints.md."""
+SET = "spec/template/spec/"
+RANKS = SET + "replicatedJobs/node/template/"
+RUNTIME = {
+    SET + "failurePolicy/rules/stopped/action": "RestartJobSetAndIgnoreMaxRestarts",
+    SET + "failurePolicy/rules/stopped/onJobFailureReasons": ["PodFailurePolicy"],
+    RANKS + "spec/podFailurePolicy/rules/0/action": "FailJob",
+    RANKS + "spec/podFailurePolicy/rules/0/onExitCodes/operator": "In",
+    RANKS + "spec/podFailurePolicy/rules/0/onExitCodes/values": STOPPED,
+    RANKS + "spec/template/spec/restartPolicy": "Never",
+    RANKS + "spec/template/spec/terminationGracePeriodSeconds": 60,
+}
+JOB = {"spec/trainer/numNodes": NODES}
+TASK = {
+    "num_nodes": NODES,
+    "resources/job_recovery/recover_on_exit_codes": STOPPED,
+    "file_mounts/|data/mode": "MOUNT_CACHED",
+    "config/kubernetes/pod_config/spec/terminationGracePeriodSeconds": 60,
+}
+"""Fields without which a job that is stopped does not save and start again."""
 
 
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((CLUSTERS / name).read_text(encoding="utf-8")))
 
 
+def at(document: Any, path: str) -> Any:
+    """The value at "a/b"; of a list the item with that name or number. "|" is a slash in a key."""
+    for part in path.split("/"):
+        if isinstance(document, list):
+            named = {item.get("name", str(number)): item for number, item in enumerate(document)}
+            document = named[part]
+        else:
+            document = document[part.replace("|", "/")]
+    return document
+
+
+@pytest.mark.parametrize(
+    "file, expected", [("kubeflow.yaml", [RUNTIME, JOB]), ("skypilot.yaml", [TASK])]
+)
+def test_a_job_saves_and_starts_again(file: str, expected: list[dict[str, Any]]) -> None:
+    for document, fields in zip(documents(file), expected, strict=True):
+        assert {path: at(document, path) for path in fields} == fields
+
+
+def test_a_training_job_names_its_runtime() -> None:
+    runtime, job = documents("kubeflow.yaml")
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+
+
 def kubernetes_command() -> str:
     """As Kubernetes starts it: it puts in what Trainer sets, and knows no shell."""
     variables = {"PET_NNODES": str(NODES), "PET_MASTER_ADDR": "node-0", "PET_MASTER_PORT": "29400"}
-    words = documents("kubeflow.yaml")[1]["spec"]["trainer"]["command"]
+    words = at(documents("kubeflow.yaml")[1], "spec/trainer/command")
     return " ".join(re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], w) for w in words)
 
 

@@ -1,13 +1,15 @@
-"""Wheel and editable installs have every module, wherever Python is started."""
+"""Wheel, sdist and editable installs have every module, wherever Python is started."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from contextlib import suppress
@@ -69,7 +71,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(kind: str, checkout: Path) -> Path:
-    """Builds "wheel" or "editable" of a checkout and returns the file."""
+    """Builds "wheel", "editable" or "sdist" of a checkout and returns the file."""
     results = checkout.parent / f"{checkout.name}-{kind}"
     results.mkdir(exist_ok=True)
     call = f"import setuptools.build_meta as b, sys; b.build_{kind}(sys.argv[1])"
@@ -106,6 +108,14 @@ def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
     assert "robomimic_ddp/commands/inspect_data/job_template.json" in names
 
 
+def test_an_install_moves_nothing_that_is_there(wheel: Path) -> None:
+    """With scripts/test.sh --oldest: beside DROID's torch 2.0.1 and transformers 4.34."""
+    words = ["install", "--dry-run", "--no-index", "--quiet", "--report", "-", wheel]
+    report = json.loads(run(sys.executable, "-m", "pip", *words, folder=Path("/")))
+    moved = {item["metadata"]["name"] for item in report["install"]}
+    assert moved <= {"robomimic-ddp"}
+
+
 def test_nothing_that_hosts_pin_is_required(wheel: Path) -> None:
     (path,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA")]
     lines = zipfile.ZipFile(wheel).read(path).decode().splitlines()
@@ -133,6 +143,17 @@ def test_an_archive_that_lost_the_symbolic_link_gives_the_same_wheel(
     link.write_text(str(target))  # what zip archives and some checkouts make of it
     same = build("wheel", copy)
     assert zipfile.ZipFile(same).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
+def test_a_wheel_built_from_the_sdist_is_the_same(
+    checkout: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(build("sdist", checkout)) as archive:
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4
+        archive.extractall(tmp_path, **safe)
+    (source,) = tmp_path.iterdir()
+    same = build("wheel", source)
+    assert set(zipfile.ZipFile(same).namelist()) == set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_an_installed_wheel_imports_from_anywhere(wheel: Path, checkout: Path) -> None:

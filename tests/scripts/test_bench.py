@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import ConfigError
-from scripts.bench import data, small_step, start, step, utilization
+from scripts.bench import data, small_step, step, utilization
 from scripts.bench.loading.data_set import DataJob, write_if_missing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -109,17 +109,6 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
     text = "\n".join(data.lines(job, rows))
     assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
     assert "ours_prepared over skipping, 3 ranks, CPU: " in text
-
-
-@pytest.mark.slow
-def test_what_a_rank_costs_before_its_first_batch(tmp_path):
-    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-    small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
-    job = DataJob(str(tmp_path), (20, 36), (12, 16), **small)
-    write_if_missing(job)
-    costs = start.turn(job, start.ROOT, 2, 500)
-    assert costs["cpu_seconds"] > 0 and 50 < costs["pss_mb"] < 10_000
-    assert costs["cpu_seconds_per_1000_frames"] > 0
 
 
 @pytest.mark.slow

@@ -32,7 +32,6 @@ from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
 from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
 
-tf = import_tensorflow()
 SMALL = (12, 20)
 WRIST = "observation/wrist_image_left"
 KEPT = ("observation/exterior_image_1_left", "observation/exterior_image_2_left")
@@ -79,7 +78,7 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
             old, new = (one["steps"]["observation"].pop(name) for one in (before, after))
             frames = resize_frames(np.stack([decode(data) for data in old]), size)
             assert [encode_jpeg(frame, 95) for frame in frames] == list(new)
-        tf.nest.map_structure(np.testing.assert_array_equal, before, after)
+        import_tensorflow().nest.map_structure(np.testing.assert_array_equal, before, after)
     assert [f.name for f in files_of(target(made))] == [f.name for f in files_of(stored.folder)]
     builders = [tfds.builder_from_directory(str(f)) for f in (stored.folder, target(made))]
     lengths = [builder.info.splits["train"].shard_lengths for builder in builders]
@@ -127,7 +126,7 @@ def test_images_of_that_size_stay_as_they_are(stored, tmp_path):
     for before, after in zip(episodes(stored.folder), episodes(target(tmp_path))):
         assert "wrist_image_left" not in after["steps"]["observation"]
         del before["steps"]["observation"]["wrist_image_left"]
-        tf.nest.map_structure(np.testing.assert_array_equal, before, after)
+        import_tensorflow().nest.map_structure(np.testing.assert_array_equal, before, after)
     notes = prepared.read(target(tmp_path))
     assert notes["psnr"] is None and notes["dropped"] == [WRIST]
 
