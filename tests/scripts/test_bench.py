@@ -13,7 +13,7 @@ import torch
 
 from robomimic_ddp.errors import ConfigError
 from scripts.bench import data, small_step, step, utilization
-from scripts.bench.loading.data_set import DataJob, write_if_missing
+from scripts.bench.loading.data_set import DataJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SMALL = ["--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
