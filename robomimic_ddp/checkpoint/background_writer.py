@@ -24,6 +24,7 @@ class _Job:
     write: Callable[[], None]
     failed: Callable[[BaseException], None]
     snapshot: Snapshot | None
+    source: str | None
     is_first: bool
 
 
@@ -60,14 +61,16 @@ class Writer:
         write: Callable[[], None],
         failed: Callable[[BaseException], None],
         snapshot: Snapshot | None = None,
+        source: str | None = None,
         first: bool = False,
     ) -> None:
         """Queue `write` for the file `name`, before others if `first`, in place of what waits
         under that name. `snapshot`: what it writes, whose memory is used again afterwards.
+        `source`: the file that it copies, with which it is withdrawn.
         """
         with self._changed:
             self._withdraw(name)
-            self._jobs[name] = _Job(write, failed, snapshot, first)
+            self._jobs[name] = _Job(write, failed, snapshot, source, first)
             if self._thread is None:
                 # A daemon: a disk that hangs must not keep the process.
                 self._thread = threading.Thread(
@@ -95,9 +98,11 @@ class Writer:
             self._changed.notify_all()
 
     def _withdraw(self, name: str) -> None:
-        job = self._jobs.pop(name, None)
-        if job is not None and job.snapshot is not None:
-            job.snapshot.free()
+        for key, job in list(self._jobs.items()):
+            if name in (key, job.source):
+                del self._jobs[key]
+                if job.snapshot is not None:
+                    job.snapshot.free()
 
     def _work(self) -> None:
         while True:

@@ -39,7 +39,8 @@ class HostFiles:
         """
         source, target = os.path.abspath(src), os.path.abspath(dst)
         if "_bak" in os.path.basename(target):
-            self.writer.put(target, partial(atomic_files.copyfile, source, target), self._failed)
+            copy = partial(atomic_files.copyfile, source, target)
+            self.writer.put(target, copy, self._failed, source=source)
         else:
             self.writer.flush()
             self.require_written()

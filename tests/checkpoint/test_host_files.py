@@ -58,6 +58,20 @@ def test_a_backup_that_waits_is_replaced_with_its_file(files, tmp_path):
     assert [torch.load(tmp_path / f"{name}.pth")["epoch"] for name in names] == [2, 2]
 
 
+def test_a_backup_does_not_wait_for_a_file_that_is_withdrawn(files, tmp_path):
+    """A slow disk, before the first last.pth exists."""
+    gate, last = threading.Event(), tmp_path / "last.pth"
+    files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
+    files.save({"epoch": 1}, last)
+    files.copyfile(last, tmp_path / "last_bak.pth")
+    files.writer.begin()
+    files.writer.copy(str(last), {"epoch": 2}).free()
+    gate.set()
+    files.writer.flush()
+    files.require_written()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files.save({"epoch": 1}, "last.pth")
