@@ -119,14 +119,16 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
 
 def exposed_communication(reducers: Iterable) -> float | None:
     """Return the seconds of a step in which gradients are sent while none is computed, over all
-    `optimizer_ddp.reducers`; None if DDP sends nothing or has no data. It samples the first ten
-    steps and every hundredth.
+    `optimizer_ddp.reducers`; None if nothing is sent or torch has no data. torch samples the first
+    ten steps and every hundredth.
     """
     times = [seconds for reducer in reducers if (seconds := _exposed(reducer)) is not None]
     return sum(times) if times else None
 
 
 def _exposed(reducer: Any) -> float | None:
+    if getattr(reducer, "message_seconds", None) is not None:
+        return reducer.message_seconds
     stats = getattr(reducer.parallel, "_get_ddp_logging_data", dict)()
     if not stats.get("backward_comm_time"):
         return None

@@ -27,7 +27,7 @@ from robomimic_ddp.monitoring import (
 )
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.monitoring.step_logs import EpochPart
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.epoch_arguments import argument, loader_of, take_share
@@ -57,7 +57,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
-        run.output.writer.begin()
+        run.output.writer.release()
         epoch, started = _Epoch(run, call), time.perf_counter()
         with epoch.in_force(run_epoch):
             result = epoch.finished(run_epoch(*call.args, **call.kwargs))
@@ -261,6 +261,21 @@ class _Epoch:
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
         history.try_to_append(self.run.output.directory, content)
+        self._warn_of_broken_loss(content["log"])
+
+    def _warn_of_broken_loss(self, log: Mapping[str, Any]) -> None:
+        """Print once in a run that is not stopped by `nan_guard.Guard`: a host's one process trains
+        on with any loss.
+        """
+        loss = nan_guard.broken_loss(log)
+        if loss is not None and self.run.progress.broken_since is None:
+            self.run.progress.broken_since = self.number
+            warn(
+                f"{self.place}: the loss is {loss}. The training diverged, or its data "
+                "contains NaN or infinity, and this and every later checkpoint may be useless. One "
+                "process keeps training, as the host does; several ranks would stop and name the "
+                "sample."
+            )
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Print once in a run, on the main rank, that training waits for data."""
@@ -286,7 +301,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         run = _run.current()
         if run is None or run.progress.in_rollouts:
             return rollout_with_stats(*args, **kwargs)
-        run.output.writer.begin()
+        run.output.writer.release()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
         if run.options.rollouts == "evaluate" and epoch is not None:

@@ -120,13 +120,16 @@ class Run:
 
         `steps`: optimizer steps that the model has had; `frames_*`: camera frames of the train
         loaders over all ranks (null for data without counters; see RLDSLoader.settled_frames);
-        `proven`: what `ddp.verify` has seen.
+        `loss_not_finite_since`: the first epoch since the last start whose loss is NaN or
+        infinite, or null; and
+        `proven`, what `ddp.verify` has seen.
         """
         counted = group.gather_objects(_frames(self.built.loaders.get("train")))
         if self.output.record is None:
             return
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
-        outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
+        broken = {"loss_not_finite_since": self.progress.broken_since}
+        outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **broken, **proven}
         self.output.record.add(learning_rates=self.built.learning_rates, outcome=outcome)
 
 

@@ -76,6 +76,8 @@ class Progress:
     """Whether the epoch that `ddp.profile` is for has begun."""
     warned_of_waiting: bool = False
     """Whether the user was warned that ranks wait for data."""
+    broken_since: Any = None
+    """Main rank: the first epoch whose loss is NaN or infinite, where that ends no run."""
 
 
 @dataclass

@@ -92,6 +92,11 @@ class OptimizerDDP:
         self._undo.close()
         self.parallel = None
 
+    @property
+    def message_seconds(self) -> float | None:
+        """Seconds that a message takes while nothing is computed; None where DDP sends."""
+        return self._mean.seconds if self.parallel is None else None
+
     def average_in_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss; its next backward pass, which is collective, averages gradients."""
         if not loss.requires_grad:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robomimic_ddp import checkpoint, files
 from robomimic_ddp.config import env, launch_env, resume_command
 from robomimic_ddp.distributed import (
@@ -29,6 +31,7 @@ from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs
+from robomimic_ddp.training.step import schedule
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> None:
@@ -296,6 +299,13 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
         for entry in optimizer.param_groups
     ]
     yield f"learning rate: {', '.join(f'{rate:g}' for rate in rates)}, as saved"
+    scheduled = [*schedule.present_rates(model)]
+    if len(scheduled) == len(rates) and not np.allclose(scheduled, rates, rtol=1e-4, atol=1e-12):
+        yield (
+            "learning rate: the schedule of the present config is longer or shorter, and gives "
+            f"{', '.join(f'{rate:g}' for rate in scheduled)} at this step; it is followed from the "
+            "next step on"
+        )
     configured = [list(pair) for pair in run.built.learning_rates]
     if configured != saved["learning_rates"]:
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -29,6 +30,15 @@ def shorten(algo: Any, factor: float, undo: ExitStack) -> None:
         for name, schedule in _schedules(part):
             if of_batches.get(name):
                 _shorten(schedule, factor, undo)
+
+
+def present_rates(algo: Any) -> Iterator[float]:
+    """Yield the learning rates that schedules of a function (LambdaLR) give at their place."""
+    for _, part in host_algo.parts(algo):
+        for _, schedule in _schedules(part):
+            if isinstance(schedule, lr_scheduler.LambdaLR):
+                factors = (factor_of(schedule.last_epoch) for factor_of in schedule.lr_lambdas)
+                yield from map(operator.mul, schedule.base_lrs, factors)
 
 
 def _schedules(part: Any) -> Iterator[tuple[str, Any]]:

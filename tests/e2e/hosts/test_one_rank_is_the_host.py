@@ -146,3 +146,17 @@ def test_the_hosts_own_command_line_on_one_rank(
     edited = run_directory(tmp_path / "runs")
     assert epoch_logs(edited) == epoch_logs(plain)
     assert checkpoint_differences(plain / "last.pth", edited / "last.pth") == []
+
+
+def test_a_loss_of_nan_on_one_rank_is_said(
+    host_copy: Host, low_dim_dataset: Path, tmp_path: Path
+) -> None:
+    """The host trains on and exits with 0; so do we, and ddp.json has it."""
+    diverging = {"algo": {"optim_params": {"policy": {"learning_rate": {"initial": 1e30}}}}}
+    config = make_config("bc", low_dim_dataset, tmp_path / "runs", diverging)
+    file = write_config(tmp_path / "config.json", config)
+    done = python(host_copy, "robomimic.scripts.train", "--config", file)
+    require_clean(done)
+    assert done.stdout.count("warning: epoch 1 train: the loss is nan") == 1, done
+    record = json.loads((run_directory(tmp_path / "runs") / "ddp.json").read_text())
+    assert record["outcome"]["loss_not_finite_since"] == 1

@@ -9,6 +9,7 @@ import contextlib
 import io
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from robomimic_ddp.checkpoint import STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
@@ -45,6 +46,31 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     text = found[0][1]
     assert "world size: 2 -> 3; rank 2 begins new random streams" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
+
+
+def test_a_schedule_of_another_length_is_said(tmp_path, capsys):
+    """A run that has ended and is prolonged: its rate was 0, and is not any more."""
+
+    def algo_of(steps):
+        algo = make_algo("single")
+        rate = LambdaLR(algo.optimizers["policy"], lambda step: max(0, 1 - step / steps))
+        algo.lr_schedulers = {"policy": [rate]}
+        return algo
+
+    with running(tmp_path) as run:
+        algo = algo_of(4)
+        for _ in range(4):
+            algo.optimizers["policy"].step()
+            algo.lr_schedulers["policy"][0].step()
+        saver = state_saver.StateSaver(run, algo)
+        saver.restore()
+        saver.epoch_end(1)
+    for steps in (4, 8):
+        with running(tmp_path, FoundRun(tmp_path, "state")) as run:
+            state_saver.StateSaver(run, algo_of(steps)).restore()
+        text = " ".join(capsys.readouterr().out.split())
+        assert "learning rate: 0, as saved" in text
+        assert ("is longer or shorter, and gives 0.005 at this step" in text) == (steps == 8)
 
 
 def keep_scaler(directory, scale, found=None):
