@@ -16,7 +16,7 @@ from robomimic_ddp.distributed import watchdog
 EXIT_SECONDS = 10.0
 """How long a process that must end waits for its files: launchers kill it after 30 s."""
 _MOST_WAITING = 3
-"""Files that wait, each with a copy in memory: as a state, last.pth and one of models/."""
+"""Copies in memory of files that wait, such as a state, last.pth and one of models/."""
 
 
 @dataclass
@@ -26,6 +26,7 @@ class _Job:
     snapshot: Snapshot | None
     source: str | None
     is_first: bool
+    is_begun: bool = False
 
 
 class Writer:
@@ -41,7 +42,7 @@ class Writer:
         self._current: _Job | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._is_begun = self._is_closed = False
+        self._is_closed = False
 
     def copy(self, name: str, nest: Any) -> Snapshot:
         """Return a copy of `nest` as it is now, for the file `name`. What waits under that name is
@@ -49,10 +50,10 @@ class Writer:
         """
         with self._changed:
             self._withdraw(name)
-            if len(self._jobs) >= _MOST_WAITING:
+            if self._copies() >= _MOST_WAITING:
                 self.begin()
                 with watchdog.saving("earlier files"):
-                    self._changed.wait_for(lambda: len(self._jobs) < _MOST_WAITING)
+                    self._changed.wait_for(lambda: self._copies() < _MOST_WAITING)
         return Snapshot(nest, self._buffers)
 
     def put(
@@ -81,8 +82,14 @@ class Writer:
     def begin(self) -> None:
         """Write what waits."""
         with self._changed:
-            self._is_begun = bool(self._jobs)
+            for job in self._jobs.values():
+                job.is_begun = True
             self._changed.notify_all()
+
+    def waits(self, name: str) -> bool:
+        """Return whether the file `name` is still to be written."""
+        with self._changed:
+            return name in self._jobs
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all is written, or for `timeout` seconds; return whether it is."""
@@ -97,6 +104,9 @@ class Writer:
             self._is_closed = True
             self._changed.notify_all()
 
+    def _copies(self) -> int:
+        return sum(job.snapshot is not None for job in self._jobs.values())
+
     def _withdraw(self, name: str) -> None:
         for key, job in list(self._jobs.items()):
             if name in (key, job.source):
@@ -104,13 +114,17 @@ class Writer:
                 if job.snapshot is not None:
                     job.snapshot.free()
 
+    def _next(self) -> str | None:
+        begun = (name for name, job in self._jobs.items() if job.is_begun)
+        return min(begun, key=lambda name: not self._jobs[name].is_first, default=None)
+
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_begun and self._jobs or self._is_closed)
-                if not self._jobs:
+                self._changed.wait_for(lambda: self._next() is not None or self._is_closed)
+                name = self._next()
+                if name is None:
                     return
-                name = min(self._jobs, key=lambda name: not self._jobs[name].is_first)
                 self._current = job = self._jobs.pop(name)
                 self._changed.notify_all()
             try:
@@ -121,5 +135,5 @@ class Writer:
             with self._changed:
                 if job.snapshot is not None:
                     job.snapshot.free()
-                self._current, self._is_begun = None, bool(self._jobs)
+                self._current = None
                 self._changed.notify_all()

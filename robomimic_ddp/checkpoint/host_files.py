@@ -34,11 +34,11 @@ class HostFiles:
 
     def copyfile(self, src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
         """Copy the file once it is written; return `dst`. A backup that is made again and again,
-        such as last_bak.pth, is copied by the thread. Training waits for any other: of a best.pth
-        no later save may follow.
+        such as last_bak.pth, is copied by the thread, after the file. Training waits for any other
+        copy: of a best.pth no later save may follow.
         """
         source, target = os.path.abspath(src), os.path.abspath(dst)
-        if "_bak" in os.path.basename(target):
+        if "_bak" in os.path.basename(target) and self.writer.waits(source):
             copy = partial(atomic_files.copyfile, source, target)
             self.writer.put(target, copy, self._failed, source=source)
         else:

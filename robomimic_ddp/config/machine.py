@@ -58,12 +58,13 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
     return max(1, cores)
 
 
-def share_of_cores(cores_of_ranks: Sequence[Sequence[int]]) -> int:
-    """Return the number of cores for each rank of this machine, whose ranks may run on
-    `cores_of_ranks`. Rounded down, at least 1, and within a container's CPU quota.
+def share_of_cores(cores: Sequence[int], cores_of_ranks: Sequence[Sequence[int]]) -> int:
+    """Return the number of cores for the rank that may run on `cores`, which it shares with those
+    of `cores_of_ranks`, all ranks of this machine, that may run on some of them. Rounded down, at
+    least 1, and within a container's CPU quota.
     """
-    ranks = len(cores_of_ranks)
-    return within_core_limit(len(set().union(*cores_of_ranks)) // ranks, ranks)
+    sharing = sum(not set(cores).isdisjoint(of_rank) for of_rank in cores_of_ranks)
+    return within_core_limit(len(cores) // sharing, len(cores_of_ranks))
 
 
 def is_alive(process: int) -> bool:

@@ -9,6 +9,7 @@ else an algorithm has, such as `self.model` and `self.optimizer`, is found by `h
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,8 @@ def _has_state(value: Any) -> bool:
 
 def is_training(algo: Any) -> bool:
     """Return whether the nets are in training mode; those of all parts change it together."""
-    return next((module.training for _, module in named_roots(algo)), False)
+    roots = chain(named_nets(algo), modules_elsewhere(algo))  # mostly the first net tells
+    return next((module.training for _, module in roots), False)
 
 
 @once

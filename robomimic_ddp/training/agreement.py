@@ -37,7 +37,7 @@ def join(
     stack.enter_context(joined)
     require_all_seams(run.config)
     cores_of_node = group.cores_of_node()
-    cores = machine.share_of_cores(cores_of_node)
+    cores = machine.share_of_cores(machine.own_cores(), cores_of_node)
     of_node = launch if launch.tells_node else replace(launch, local_world_size=len(cores_of_node))
     # A launcher may have bound each rank to some cores, such as torchrun's --numa-binding.
     cores_of_ranks = machine.within_core_limit(len({*itertools.chain(*cores_of_node)}))

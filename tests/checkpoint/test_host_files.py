@@ -72,6 +72,34 @@ def test_a_backup_does_not_wait_for_a_file_that_is_withdrawn(files, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_backup_of_what_is_written_is_made_at_once(files, tmp_path):
+    """A host may write config.json, say, again."""
+    (tmp_path / "config.json").write_text("before")
+    files.save({"epoch": 1}, tmp_path / "last.pth")
+    files.copyfile(tmp_path / "config.json", tmp_path / "config_bak.json")
+    assert (tmp_path / "config_bak.json").read_text() == "before"
+
+
+def test_a_state_precedes_the_files_of_its_epoch(files, tmp_path):
+    """Also where an earlier one is still written, and where the host saves three files."""
+    written, gate = [], threading.Event()
+
+    def put(name, first=False):
+        snapshot = files.writer.copy(name, {"weight": torch.ones(3)})
+        files.writer.put(name, lambda: written.append(name), pytest.fail, snapshot, first=first)
+
+    files.writer.put("earlier", lambda: gate.wait(60), pytest.fail)
+    files.writer.begin()
+    put("models/1.pth")
+    put("last.pth")
+    backup = lambda: written.append("last_bak.pth")
+    files.writer.put("last_bak.pth", backup, pytest.fail, source="last.pth")
+    gate.set()
+    put("state", first=True)
+    files.writer.flush()
+    assert written == ["state", "models/1.pth", "last.pth", "last_bak.pth"]
+
+
 def test_a_relative_path_is_that_of_the_moment(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files.save({"epoch": 1}, "last.pth")

@@ -99,10 +99,10 @@ def test_a_training_that_fails_shows_its_last_lines(tmp_path, monkeypatch, capsy
 def test_more_ranks_than_the_machine_takes(config, monkeypatch, capsys):
     monkeypatch.setattr(command.devices, "visible_devices", lambda variables: ["0", "1"])
     assert cli.main(["bench", "--config", config, "--ranks", "1,2,4"]) == 2
-    assert "4: 2 GPU(s) are visible" in capsys.readouterr().err
+    assert "--ranks 4: 2 GPU(s) are visible" in capsys.readouterr().err
     monkeypatch.setattr(command.devices, "visible_devices", lambda variables: [])
     assert cli.main(["bench", "--config", config, "--ranks", "1,99999"]) == 2
-    assert "99999: no GPU is visible" in capsys.readouterr().err
+    assert "--ranks 99999: no GPU is visible" in capsys.readouterr().err
 
 
 def test_arguments_are_checked_before_torch_is_imported(config):

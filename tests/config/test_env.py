@@ -105,7 +105,7 @@ def test_a_containers_processor_time_is_cores(files, usable, share, tmp_path, mo
     monkeypatch.setattr(machine, "_CORE_LIMITS", ((tmp_path / "none",), tuple(paths)))
     monkeypatch.setattr(machine, "own_cores", lambda: tuple(range(6)))
     assert machine.usable_cores() == usable
-    assert machine.share_of_cores([range(6)] * 2) == share
+    assert machine.share_of_cores(range(6), [range(6)] * 2) == share
 
 
 def test_a_launcher_that_does_not_tell_the_size_of_a_node():

@@ -80,10 +80,11 @@ def test_workers_are_neither_advised_nor_started_for_rlds_data():
 
 def test_shares_of_bound_and_of_free_ranks(monkeypatch):
     monkeypatch.setattr(machine, "_CORE_LIMITS", ())
-    assert share_of_cores([range(8), range(8, 16)]) == 8
-    assert share_of_cores([range(16)] * 2) == 8
-    assert share_of_cores([range(3)] * 2) == 1
-    assert share_of_cores([range(3)] * 4) == 1
+    assert share_of_cores(range(8), [range(8), range(8, 16)]) == 8
+    assert share_of_cores(range(16), [range(16)] * 2) == 8
+    assert share_of_cores(range(3), [range(3)] * 2) == 1
+    assert share_of_cores(range(3), [range(3)] * 4) == 1
+    assert share_of_cores(range(32), [range(32)] * 3 + [range(32, 64)]) == 10
 
 
 def test_a_loader_is_left_alone_by_default_and_follows_the_options():

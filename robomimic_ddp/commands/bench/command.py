@@ -81,7 +81,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     and the errors of the config.
     """
     # What no rank could do is refused before the first is measured.
-    devices.ranks(args.ranks[-1], env.variables())
+    devices.ranks(args.ranks[-1], env.variables(), "--ranks")
     _job(args, args.ranks[0], tempfile.gettempdir())
     checks.require_patched()
     speeds = list(report.compare(_measure(args)))

@@ -21,8 +21,8 @@ _CPU_RANKS = 16
 """The number of ranks that may start without a GPU, however few cores the machine has."""
 
 
-def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
-    """Return the number of ranks of this node for --gpus: one on each visible GPU if it is None.
+def ranks(requested: int | None, variables: Mapping[str, str], flag: str = "--gpus") -> int:
+    """Return the number of ranks of this node for `flag`: one on each visible GPU if it is None.
 
     Raises UsageError if more are requested than visible.
     """
@@ -34,11 +34,11 @@ def ranks(requested: int | None, variables: Mapping[str, str]) -> int:
     cause = "" if value is None else f" (CUDA_VISIBLE_DEVICES={value})"
     if visible:
         raise UsageError(
-            f"--gpus {requested}: {visible} GPU(s) are visible{cause}. Give a number up to "
+            f"{flag} {requested}: {visible} GPU(s) are visible{cause}. Give a number up to "
             f"{visible}: ranks that share a GPU are slower than a single rank."
         )
     raise UsageError(
-        f"--gpus {requested}: no GPU is visible here{cause}. For a trial on the CPU give at most "
+        f"{flag} {requested}: no GPU is visible here{cause}. For a trial on the CPU give at most "
         f"{most}: each rank needs a core and a few GiB of memory."
     )
 

@@ -40,7 +40,7 @@ def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
     with named, mock.patch.multiple(machine, **changed):
         more = {"use_cuda": False, "batch_size": 4, "workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
-        cores = machine.share_of_cores(group.cores_of_node())
+        cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
         settings = Settings.of(resolved, made, seed=7).on_node(made, cores)
     return settings.plan.data_workers
 

@@ -34,6 +34,7 @@ reader = reader_of_rank().pid
 print(reader, sorted({"tensorflow", "numba"} & {*sys.modules}), flush=True)
 maps = Path(f"/proc/{reader}/maps").read_text()
 print([name for name in ("tensorflow", "libtorch", "simplejpeg") if name in maps], flush=True)
+os.kill(reader, signal.SIGSTOP)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -48,7 +49,7 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_reader_ends_with_its_killed_rank_and_neither_needs_tensorflow(stored, tmp_path):
+def test_a_stopped_reader_ends_with_its_killed_rank_and_neither_needs_tensorflow(stored, tmp_path):
     """With the packages of this environment without it."""
     packages = tmp_path / "packages"
     packages.mkdir()

@@ -125,8 +125,8 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
     """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
-    cores = machine.share_of_cores(group.cores_of_node())
-    stored = dict(_read_parts(parts, source))
+    cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
+    stored = dict(_read_parts(parts))
     # A part that several ranks have found is the first one's.
     seen = group.gather_objects(sorted(stored))
     reader = {files: rank for rank, those in reversed([*enumerate(seen)]) for files in those}
@@ -157,8 +157,8 @@ def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
     return [list(group) for _, group in groupby(files, part.get)] or [[]]
 
 
-def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
-    """Yield (numbers of files, index) of a stopped job's parts that are still valid."""
+def _read_parts(parts: Path) -> Iterator[tuple[tuple[int, ...], Index]]:
+    """Yield (numbers of files, index) of a stopped job's parts."""
 
     def as_part(arrays: dict[str, np.ndarray]) -> tuple[tuple[int, ...], Index]:
         return tuple(arrays.pop(_FILES).tolist()), _index_of(arrays)

@@ -33,7 +33,8 @@ def to_torch(batch: Delivered, pin_memory: bool = False) -> dict[str, Any]:
         tensor = tensor.pin_memory() if pin_memory else tensor
         into = delivered["obs"] if name.startswith(OBS) else delivered
         into[name.removeprefix(OBS)] = tensor
-    texts = {text: text.decode("utf-8", "replace") for text in {*batch.language}}
+    # The index, whose texts have embeddings, has them without NUL at the end.
+    texts = {text: text.rstrip(b"\0").decode("utf-8", "replace") for text in {*batch.language}}
     delivered["language"] = [texts[text] for text in batch.language]
     return delivered
 

@@ -47,9 +47,11 @@ class Reader:
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self._owner, self._mapped = os.getpid(), dict[int, mmap.mmap]()
         self._forgotten, self._freed = deque[int](), deque[int]()
+        in_main = threading.current_thread() is threading.main_thread()
+        tied = [str(self._owner)] if in_main else []
         with theirs:  # not a fork: threads of this process may have taken locks
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                [sys.executable, "-m", _MODULE, str(theirs.fileno()), *tied],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=env.child_environment([path or "." for path in sys.path]),

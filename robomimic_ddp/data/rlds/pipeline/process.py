@@ -1,4 +1,4 @@
-"""The process that reads for a rank: `python -m robomimic_ddp.data.rlds.pipeline.process FD`.
+"""The process that reads for a rank: `python -m robomimic_ddp.data.rlds.pipeline.process FD [PID]`.
 
 It imports neither torch nor TensorFlow, and serves all loaders of its rank over one socket. What
 takes the processor, the memory of the buffers and a crash of a decoder are its own.
@@ -14,6 +14,7 @@ import sys
 import traceback
 from typing import Any
 
+from robomimic_ddp.config import end_with_parent
 from robomimic_ddp.data.rlds.pipeline.engine import Batches, FrameCounters
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.pipeline.shared import Pool, attach, receive, send
@@ -68,7 +69,11 @@ def _answer(channel: socket.socket, batches: Batches, pool: Pool) -> None:
 
 
 def main(arguments: list[str]) -> Any:
-    """Serve on the socket whose descriptor is the first argument."""
+    """Serve on the socket whose descriptor is the first argument. The second, if there is one, is
+    the process of the rank, whose main thread has started this process.
+    """
+    if len(arguments) > 1:  # ends it where it is stopped (SIGSTOP), too
+        end_with_parent.ending_with(int(arguments[1]), signal.SIGKILL)()
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     serve(socket.socket(fileno=int(arguments[0])))
