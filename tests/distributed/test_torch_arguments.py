@@ -31,6 +31,8 @@ def test_what_torch_takes():
         ),
         ("kwargs", {"zzz": 5}, ["DistributedDataParallel of this torch has no", "static_graph"]),
         ("kwargs", {"device_ids": [0]}, ["ddp.kwargs.device_ids cannot be set", "device"]),
+        ("kwargs", {"static_graph": "flase"}, ["static_graph='flase': ", "expects true | false"]),
+        ("kwargs", {"bucket_cap_mb": "50MB"}, ["bucket_cap_mb='50MB': ", "expects a number"]),
         ("loader", {"num_workers": 2}, ["ddp.loader.num_workers cannot be set: the run sets it"]),
     ],
 )

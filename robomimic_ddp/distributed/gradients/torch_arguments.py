@@ -7,6 +7,7 @@ import inspect
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import OptionError, did_you_mean
 
@@ -25,14 +26,14 @@ _SET_BY_THE_RUN = {
 
 
 def require_accepted(values: Options) -> None:
-    """Raise OptionError for a name that this torch does not take or that is not the user's to set.
-
-    Values are torch's to check.
+    """Raise OptionError for a name that this torch does not take or that is not the user's to set,
+    and for a value that would be taken for another: any word is true. Others are torch's to check.
     """
     for option, taker in _TAKERS.items():
         reserved = _SET_BY_THE_RUN[option]
-        names = [name for name in inspect.signature(taker).parameters if name not in reserved]
-        for name in getattr(values, option):
+        parameters = inspect.signature(taker).parameters
+        names = [name for name in parameters if name not in reserved]
+        for name, value in getattr(values, option).items():
             spelled = f"ddp.{option}.{name}"
             if name in reserved:
                 raise OptionError(f"{spelled} cannot be set: the run sets it. Leave it out.")
@@ -42,3 +43,10 @@ def require_accepted(values: Options) -> None:
                     f"{spelled}: {taker.__name__} of this torch has no such parameter.{hint} It "
                     f"takes {', '.join(names)}."
                 )
+            expected = None
+            if isinstance(parameters[name].default, bool) and not isinstance(value, bool):
+                expected = "true | false"
+            elif name == "bucket_cap_mb" and not tree.is_number(value):  # `compile` compares it
+                expected = "a number"
+            if expected is not None:
+                raise OptionError(f"{spelled}={value!r}: {taker.__name__} expects {expected}.")
