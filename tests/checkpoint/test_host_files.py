@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_a_state_precedes_the_files_of_its_epoch(files, tmp_path):
     files.writer.begin()
     put("models/1.pth")
     put("last.pth")
-    backup = lambda: written.append("last_bak.pth")
+    backup = partial(written.append, "last_bak.pth")
     files.writer.put("last_bak.pth", backup, pytest.fail, source="last.pth")
     gate.set()
     put("state", first=True)
