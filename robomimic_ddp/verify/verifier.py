@@ -304,7 +304,11 @@ class Verifier(step_hooks.StepHook):
         gradients = f"gradients are the mean over {group.world_size()} ranks"
         if self._without_mean:
             gradients = f"gradients equal on {group.world_size()} ranks ({self._without_mean[0]})"
-        self._print(f"verified: {gradients}; random states differ")
+        different = ["noise" if self._drawn.draws else "random states"]
+        if self.trained.first is not None and self.trained.first.different()[0].value:
+            different.insert(0, "batches")
+        verb = "differs" if different == ["noise"] else "differ"
+        self._print(f"verified: {gradients}; {', '.join(different)} {verb}")
 
     def _print(self, line: str) -> None:
         if group.is_main():
