@@ -57,7 +57,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
-        run.output.writer.release()
+        run.output.writer.begin()
         epoch, started = _Epoch(run, call), time.perf_counter()
         with epoch.in_force(run_epoch):
             result = epoch.finished(run_epoch(*call.args, **call.kwargs))
@@ -301,7 +301,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         run = _run.current()
         if run is None or run.progress.in_rollouts:
             return rollout_with_stats(*args, **kwargs)
-        run.output.writer.release()
+        run.output.writer.begin()
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
         if run.options.rollouts == "evaluate" and epoch is not None:
