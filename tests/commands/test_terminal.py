@@ -186,6 +186,8 @@ def test_no_command_prints_the_escape_sequences_of_a_stranger(
     finding = doctor.Finding(HOSTILE, doctor.WARN, HOSTILE, HOSTILE)
     monkeypatch.setattr(doctor, "examine", lambda _: [finding])
     monkeypatch.setattr(patches, "width", lambda stream=None: 80)  # in a pipe the diff is for git
+    for name in ("path", "meta_path"):  # `run` edits what is imported in this process
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
     words = ROWS[command](tmp_path)
     capfd.readouterr()
     cli.main(words)
