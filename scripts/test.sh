@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
 #   scripts/test.sh                  what every change is tested with
-#   scripts/test.sh --all            the slow tests too: soaks, notebooks, measurements, builds, docs' commands
+#   scripts/test.sh --all            the slow ones too: more variants, the demo, soaks, notebooks, measurements, builds
 #   scripts/test.sh --changed=main   what the files need that you changed since your branch left it
 #   scripts/test.sh -k sampler       paths and flags go to pytest
 #   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt)
