@@ -93,7 +93,7 @@ def test_evaluate_plays_its_checkpoints(demo: Any, tmp_path: Path) -> None:
     environments = host.package / "utils" / "env_utils.py"
     environments.write_text(environments.read_text().rpartition("\n\ndef get_env_class")[0])
     without = python(host, "robomimic_ddp", "evaluate", run, "--episodes", 3)
-    assert without.returncode == 1 and "add one to the host" in without.stderr, without
+    assert without.returncode == 1 and "docs/evaluate.md says" in without.stderr, without
 
 
 @pytest.mark.slow

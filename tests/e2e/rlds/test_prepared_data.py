@@ -41,15 +41,20 @@ def test_two_ranks_print_one_report_and_one_error(tmp_path):
         "experiment": {"validate": False},
         "algo_name": "bc",
     }
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    one = run("inspect-data", "--config", path, "--cache", tmp_path / "one", start=python)
-    two = run("inspect-data", "--config", path, "--cache", tmp_path / "two")
+
+    def with_cache(name):
+        config["train"]["data_cache_dir"] = str(tmp_path / name)
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    one = run("inspect-data", "--config", with_cache("one"), start=python)
+    two = run("inspect-data", "--config", with_cache("two"))
     rows = [line for line in one.splitlines() if line.startswith(("abs_", "gripper"))]
     assert len(rows) == 10 and [two.count(line) for line in rows] == [1] * 10
     flip(6)(source)
     for words in (
-        ["inspect-data", "--config", path],
+        ["inspect-data", "--config", with_cache("three")],
         ["prepare-data", source, tmp_path / "out", "--size", "12x20", "--workers", "1"],
     ):
         said = run(*words, code=1)
