@@ -51,17 +51,17 @@ def starts(entry: Trial) -> list[list[str]]:
     return [line.split(" ") for line in (entry.run() / "starts").read_text().splitlines()]
 
 
-def require_complete(made: study.Sweep, epochs: int = sweep_training.EPOCHS) -> None:
+def require_complete(search: study.Sweep, epochs: int = sweep_training.EPOCHS) -> None:
     """Every trial is complete, each of its epochs there once."""
-    for entry in made.trials():
+    for entry in search.trials():
         assert entry.state == "complete", (entry, entry.log.read_text())
         lines = (entry.run() / "history.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == list(range(1, epochs + 1))
 
 
-def start_worker(made: study.Sweep, gpus: Sequence[str] = GPUS) -> subprocess.Popen:
-    words = [sys.executable, "-m", "tests.commands.sweep_worker", made.directory, *gpus]
-    with open(made.directory / "worker.txt", "ab") as log:
+def start_worker(search: study.Sweep, gpus: Sequence[str] = GPUS) -> subprocess.Popen:
+    words = [sys.executable, "-m", "tests.commands.sweep_worker", search.directory, *gpus]
+    with open(search.directory / "worker.txt", "ab") as log:
         return subprocess.Popen(words, stdout=log, stderr=log, cwd=ROOT)
 
 
@@ -72,9 +72,9 @@ def wait_for(truth: Callable[[], Any], seconds: float = 60.0) -> None:
         time.sleep(0.03)
 
 
-def trained(made: study.Sweep, epochs: int, trials: int = 1) -> Callable[[], bool]:
+def trained(search: study.Sweep, epochs: int, trials: int = 1) -> Callable[[], bool]:
     """Whether as many trials have as many epochs."""
-    return lambda: sum(len(entry.curve()) >= epochs for entry in made.trials()) >= trials
+    return lambda: sum(len(entry.curve()) >= epochs for entry in search.trials()) >= trials
 
 
 def test_a_sweep_that_was_stopped_while_it_was_made_is_made_again(make, monkeypatch):
@@ -169,15 +169,15 @@ def test_ranks_begin_at_one(capsys):
 
 
 def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
-    made = make("train.seed=1,2")
-    assert sweep("new", made.directory, "--config", config, "train.seed=3") == EXIT_USAGE
+    search = make("train.seed=1,2")
+    assert sweep("new", search.directory, "--config", config, "train.seed=3") == EXIT_USAGE
     assert "of another sweep" in capsys.readouterr().err
-    assert len(study.Sweep(made.directory).trials()) == 2
+    assert len(study.Sweep(search.directory).trials()) == 2
     for action in ("run", "show"):
         assert sweep(action, tmp_path) == EXIT_REFUSED
         assert "expected the folder of a sweep" in capsys.readouterr().err
-    (made.directory / study.JOURNAL).write_text("something else\n{}\n")
-    assert sweep("show", made.directory) == EXIT_REFUSED
+    (search.directory / study.JOURNAL).write_text("something else\n{}\n")
+    assert sweep("show", search.directory) == EXIT_REFUSED
     assert "cannot be read as the journal" in capsys.readouterr().err
 
 
@@ -199,8 +199,8 @@ def on_two_ranks(monkeypatch):
     """`on_two_ranks(sweep)`: the exit code of `sweep run --ranks 2`; training is a stand-in."""
     monkeypatch.setattr(command.checks, "require_patched", lambda: "")
     monkeypatch.setattr(command, "_gpus", lambda ranks: [""])
-    monkeypatch.setattr(sweep_workers, "Worker", lambda made, *_: worker(made.directory))
-    return lambda made: sweep("run", made.directory, "--ranks", "2")
+    monkeypatch.setattr(sweep_workers, "Worker", lambda search, *_: worker(search.directory))
+    return lambda search: sweep("run", search.directory, "--ranks", "2")
 
 
 @pytest.mark.parametrize(
@@ -214,47 +214,47 @@ def test_a_batch_that_does_not_split_over_the_ranks_begins_no_trial(
     words, options, make, capsys, on_two_ranks
 ):
     """Every trial would fail, and a failed trial is not trained again."""
-    made = make("ddp.batch=global", *words, **options)
-    assert on_two_ranks(made) == EXIT_REFUSED
+    search = make("ddp.batch=global", *words, **options)
+    assert on_two_ranks(search) == EXIT_REFUSED
     assert "train.batch_size=13 with ddp.batch=global does not split" in capsys.readouterr().err
-    assert [entry.state for entry in made.trials()] == ["waiting"] * 2
+    assert [entry.state for entry in search.trials()] == ["waiting"] * 2
 
 
 def test_a_batch_that_splits_over_the_ranks_trains_where_another_does_not(
     make, capsys, on_two_ranks
 ):
-    made = make("ddp.batch=global", "train.batch_size=13,12")
-    assert on_two_ranks(made) == EXIT_REFUSED
-    assert [entry.state for entry in made.trials()] == ["fail", "complete"]
+    search = make("ddp.batch=global", "train.batch_size=13,12")
+    assert on_two_ranks(search) == EXIT_REFUSED
+    assert [entry.state for entry in search.trials()] == ["fail", "complete"]
     assert "1 failed" in capsys.readouterr().out
 
 
 def test_trials_that_are_finished_need_no_batch_that_splits(make, on_two_ranks):
-    made = make("ddp.batch=global", "train.batch_size=13,12")
-    first, _ = made.trials()
+    search = make("ddp.batch=global", "train.batch_size=13,12")
+    first, _ = search.trials()
     first.begin(host="", process=1, gpus="")
     (run := first.folder / "20260101").mkdir(parents=True)
     log = {"epoch": 1, "phase": "valid", "log": {"Loss": 1.0}}
     (run / "history.jsonl").write_text(json.dumps(log) + "\n")
     (run / RECORD).write_text(json.dumps({"outcome": {}}))  # the worker was killed then
     for _ in range(2):
-        assert on_two_ranks(made) == EXIT_DONE
-    assert [entry.state for entry in made.trials()] == ["complete"] * 2
+        assert on_two_ranks(search) == EXIT_DONE
+    assert [entry.state for entry in search.trials()] == ["complete"] * 2
 
 
 def test_a_trial_that_could_not_train_is_complete_where_it_has_trained(make, on_two_ranks):
-    made = make("ddp.batch=global", "train.batch_size=13,15")
-    for entry in made.trials():
+    search = make("ddp.batch=global", "train.batch_size=13,15")
+    for entry in search.trials():
         entry.begin(host="", process=1, gpus="")
-        made.study.tell(entry.number, 1.0)
-    assert on_two_ranks(made) == EXIT_DONE, "nothing is left to do"
+        search.study.tell(entry.number, 1.0)
+    assert on_two_ranks(search) == EXIT_DONE, "nothing is left to do"
 
 
 @pytest.mark.parametrize("drawn", ["13,12", "int(13,15)"])
 def test_a_batch_that_is_yet_to_be_drawn_may_split(drawn, make, on_two_ranks, monkeypatch):
     monkeypatch.setattr(Worker, "run", lambda self: EXIT_DONE)
-    made = make("ddp.batch=global", f"train.batch_size={drawn}", sampler="random", trials=2)
-    assert on_two_ranks(made) == EXIT_DONE
+    search = make("ddp.batch=global", f"train.batch_size={drawn}", sampler="random", trials=2)
+    assert on_two_ranks(search) == EXIT_DONE
 
 
 @pytest.mark.parametrize(
@@ -280,25 +280,25 @@ def test_trials_at_a_time_and_their_gpus(words, visible, gpus, make, capsys, mon
 
 
 def test_a_grid_on_two_gpus(make, capsys, monkeypatch, tmp_path):
-    made = make("train.seed=1,2,3", f"{RATE}=1e-4,3e-4")
-    assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made)
-    reported = [starts(entry) for entry in made.trials()]
+    search = make("train.seed=1,2,3", f"{RATE}=1e-4,3e-4")
+    assert worker(search.directory, GPUS).run() == EXIT_DONE
+    require_complete(search)
+    reported = [starts(entry) for entry in search.trials()]
     assert all(len(lines) == 1 for lines in reported)
     assert {lines[0][1] for lines in reported} == {*GPUS}
-    assert [entry.value for entry in made.trials()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+    assert [entry.value for entry in search.trials()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
     output = capsys.readouterr().out
     assert output.count("begins on GPU") == 6 and output.endswith("6 complete\n")
     monkeypatch.chdir(tmp_path)
-    assert sweep("show", made.directory) == EXIT_DONE
+    assert sweep("show", search.directory) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["trial", "state", "epoch", "best", "mean", "deviation", "run"]
-    first, _, second = made.trials()[:3]
+    first, _, second = search.trials()[:3]
     run = "sweep/trials/{}/20260101"
     cells = ["complete", "4", "0.25", "0.5", "0.25", run.format(first.name)]
     assert lines[3].split() == [first.name, *cells]
     assert lines[4].split() == [second.name, "complete", "4", "0.5", run.format(second.name)]
-    assert worker(made.directory).run() == EXIT_DONE, "nothing is left to do"
+    assert worker(search.directory).run() == EXIT_DONE, "nothing is left to do"
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,12 @@ def test_a_grid_on_two_gpus(make, capsys, monkeypatch, tmp_path):
 )
 def test_the_best_trial_and_the_best_group_come_first(metric, best, make, capsys):
     switch = "experiment.rollout.enabled=true"
-    made = make(f"{RATE}=1,2,3", "train.seed=4,5", switch, metric=metric)
-    for entry in made.trials():
+    search = make(f"{RATE}=1,2,3", "train.seed=4,5", switch, metric=metric)
+    for entry in search.trials():
         entry.begin()
-        made.study.tell(entry.number, entry.values[RATE] + 0.1 * entry.values["train.seed"])
-    assert made.best([1.0, 2.0]) == (1.0 if metric == "train/Loss" else 2.0)
-    assert sweep("show", made.directory) == EXIT_DONE
+        search.study.tell(entry.number, entry.values[RATE] + 0.1 * entry.values["train.seed"])
+    assert search.best([1.0, 2.0]) == (1.0 if metric == "train/Loss" else 2.0)
+    assert sweep("show", search.directory) == EXIT_DONE
     cells = [line.split() for line in capsys.readouterr().out.splitlines()[3:9]]
     assert [float(line[4]) for line in cells[::2]] == pytest.approx([rate + 0.45 for rate in best])
     values = [float(line[3]) for line in cells]
@@ -319,37 +319,37 @@ def test_the_best_trial_and_the_best_group_come_first(metric, best, make, capsys
 
 
 def test_a_failing_trial_is_listed_and_the_others_continue(make, capsys):
-    made = make("train.batch_size=12,13,14")
-    failed = made.trials()[1]
+    search = make("train.batch_size=12,13,14")
+    failed = search.trials()[1]
     (failed.folder / "20260101").mkdir(parents=True)
     (failed.folder / "20260101" / REQUEUE).touch()  # stopped before: it has failed since
-    assert worker(made.directory).run() == EXIT_REFUSED
+    assert worker(search.directory).run() == EXIT_REFUSED
     output = capsys.readouterr().out
-    assert [entry.state for entry in made.trials()] == ["complete", "fail", "complete"]
+    assert [entry.state for entry in search.trials()] == ["complete", "fail", "complete"]
     assert f"FAILED: ValueError: 13 samples bring no luck ({failed.log})" in output
-    assert sweep("show", made.directory) == EXIT_DONE
+    assert sweep("show", search.directory) == EXIT_DONE
     assert "failed: 001-batch_size_13: ValueError: 13 samples" in capsys.readouterr().out
-    assert worker(made.directory).run() == EXIT_REFUSED, "it is not tried again by itself"
-    assert [len(starts(entry)) for entry in made.trials()] == [1, 1, 1]
+    assert worker(search.directory).run() == EXIT_REFUSED, "it is not tried again by itself"
+    assert [len(starts(entry)) for entry in search.trials()] == [1, 1, 1]
 
 
 @pytest.mark.bad_input
 def test_losses_that_are_not_numbers_and_runs_that_are_gone_have_rows(make, capsys):
-    made = make("train.seed=1,2,98,99")
-    assert worker(made.directory).run() == EXIT_REFUSED
-    assert [entry.state for entry in made.trials()] == ["complete"] * 2 + ["fail"] * 2
-    shutil.rmtree(made.trials()[0].folder)
-    (made.trials()[1].run() / "history.jsonl").write_text("?\n?\n")
+    search = make("train.seed=1,2,98,99")
+    assert worker(search.directory).run() == EXIT_REFUSED
+    assert [entry.state for entry in search.trials()] == ["complete"] * 2 + ["fail"] * 2
+    shutil.rmtree(search.trials()[0].folder)
+    (search.trials()[1].run() / "history.jsonl").write_text("?\n?\n")
     capsys.readouterr()
-    assert sweep("show", made.directory) == EXIT_DONE
+    assert sweep("show", search.directory) == EXIT_DONE
     output = capsys.readouterr().out
     assert output.count("its history has no finite valid/Loss") == 2
     assert "its folder is missing" in output and "(its history is damaged)" in output
 
 
-def edited(made: study.Sweep, change: Callable[[list], Any]) -> None:
+def edited(search: study.Sweep, change: Callable[[list], Any]) -> None:
     """`change` the records of the journal, as a stranger could."""
-    journal = made.directory / study.JOURNAL
+    journal = search.directory / study.JOURNAL
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     change(records)
     journal.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -376,46 +376,46 @@ EDITS: dict[str, Callable[[list], Any]] = {
 @pytest.mark.bad_input
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
 def test_an_edited_journal_is_one_error(change, make):
-    made = make("train.seed=1,2")
-    edited(made, change)
+    search = make("train.seed=1,2")
+    edited(search, change)
     with pytest.raises(DataError, match=r"cannot be read as the journal of a sweep \(\w+:"):
-        worker(made.directory).run()
-    assert not any(made.directory.glob("trials/*"))
+        worker(search.directory).run()
+    assert not any(search.directory.glob("trials/*"))
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_search_has_its_number_of_trials(sampler, make):
     words = (f"{RATE}=log(1e-5,1e-3)", "train.batch_size=4,8", "train.seed=int(1,9)")
-    made = make(*words[: 2 if sampler == "tpe" else 3], sampler=sampler, trials=4)
-    assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made)
-    assert [entry.number for entry in made.trials()] == [0, 1, 2, 3]
-    assert all(1e-5 <= entry.values[RATE] <= 1e-3 for entry in made.trials())
-    assert len({entry.name for entry in made.trials()}) == 4
+    search = make(*words[: 2 if sampler == "tpe" else 3], sampler=sampler, trials=4)
+    assert worker(search.directory, GPUS).run() == EXIT_DONE
+    require_complete(search)
+    assert [entry.number for entry in search.trials()] == [0, 1, 2, 3]
+    assert all(1e-5 <= entry.values[RATE] <= 1e-3 for entry in search.trials())
+    assert len({entry.name for entry in search.trials()}) == 4
 
 
 def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys):
     """The first trial ends while the second trains, and the third would be next."""
-    made = make("train.num_epochs=40,90,6")
-    running = worker(made.directory, GPUS)
+    search = make("train.num_epochs=40,90,6")
+    running = worker(search.directory, GPUS)
 
     def edit() -> None:
-        wait_for(lambda: all(entry.run() for entry in made.trials()[:2]))
-        with open(made.directory / study.CONFIG, "a") as file:
+        wait_for(lambda: all(entry.run() for entry in search.trials()[:2]))
+        with open(search.directory / study.CONFIG, "a") as file:
             file.write("\n")
 
     thread = threading.Thread(target=edit)
     thread.start()
-    with pytest.raises(DataError, match="was edited after the sweep was made"):
+    with pytest.raises(DataError, match="was edited after the sweep was search"):
         running.run()
     thread.join()
-    assert [entry.state for entry in made.trials()] == ["complete", "complete", "waiting"]
+    assert [entry.state for entry in search.trials()] == ["complete", "complete", "waiting"]
     assert "no new trials start; 1 still training" in capsys.readouterr().out
 
 
 @pytest.mark.bad_input
 def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
-    made = make("train.num_epochs=6,60")
+    search = make("train.num_epochs=6,60")
     complete, failed = Trial.complete, []
 
     def fail_once(trial: Trial) -> float:
@@ -426,26 +426,26 @@ def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
 
     monkeypatch.setattr(Trial, "complete", fail_once)
     with pytest.raises(OSError, match="No space left"):
-        worker(made.directory, GPUS).run()
+        worker(search.directory, GPUS).run()
     assert failed == [0]
-    assert [trial.state for trial in made.trials()] == ["running", "complete"]
+    assert [trial.state for trial in search.trials()] == ["running", "complete"]
 
 
 @pytest.mark.bad_input
 def test_a_full_disk_is_one_error(make, config, tmp_path, monkeypatch, capsys):
     """Optuna's error names no file."""
-    made = make("train.seed=1,2")
+    search = make("train.seed=1,2")
     monkeypatch.setattr(command.checks, "require_patched", lambda: "")
     with too_large(tmp_path):
-        codes = [sweep("run", made.directory)]
+        codes = [sweep("run", search.directory)]
         codes.append(sweep("new", tmp_path / "new", "--config", config, "train.seed=1,2"))
     assert codes == [EXIT_REFUSED] * 2
     assert capsys.readouterr().err.count("the sweep cannot be read or written") == 2
 
 
 def test_a_training_whose_log_was_removed_fails_with_its_exit_code(make, capsys):
-    made = make("train.batch_size=13")
-    running = worker(made.directory)
+    search = make("train.batch_size=13")
+    running = worker(search.directory)
     check = running._check
 
     def remove_and_check(job: Any) -> None:
@@ -458,12 +458,12 @@ def test_a_training_whose_log_was_removed_fails_with_its_exit_code(make, capsys)
 
 
 def test_two_workers_train_no_trial_twice(make):
-    made = make("train.seed=1,2,3,4,5,6")
-    workers = [start_worker(made), start_worker(made)]
+    search = make("train.seed=1,2,3,4,5,6")
+    workers = [start_worker(search), start_worker(search)]
     assert [process.wait(60) for process in workers] == [EXIT_DONE] * 2
-    require_complete(made)
-    assert [len(starts(entry)) for entry in made.trials()] == [1] * 6
-    assert (made.directory / "worker.txt").read_text().count(": complete") == 6
+    require_complete(search)
+    assert [len(starts(entry)) for entry in search.trials()] == [1] * 6
+    assert (search.directory / "worker.txt").read_text().count(": complete") == 6
 
 
 @pytest.mark.parametrize(
@@ -473,63 +473,63 @@ def test_two_workers_train_no_trial_twice(make):
 )
 def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     """The next worker waits for trainings that outlived the first, and resumes the others."""
-    made = make("train.seed=1,2,3", "train.num_epochs=40")
-    first = start_worker(made)
+    search = make("train.seed=1,2,3", "train.num_epochs=40")
+    first = start_worker(search)
     wait_for(lambda: len(psutil.Process(first.pid).children()) == 2)
-    wait_for(trained(made, epochs, trials=2))
+    wait_for(trained(search, epochs, trials=2))
     trainings = psutil.Process(first.pid).children(recursive=True)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     for process in trainings if with_trainings else ():
         process.kill()
     psutil.wait_procs(trainings if with_trainings else ())
-    sweep("show", made.directory)
+    sweep("show", search.directory)
     state = "stopped" if with_trainings else "running"
     assert f"2 {state}, 1 waiting" in capsys.readouterr().out
-    assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made, 40)
+    assert worker(search.directory, GPUS).run() == EXIT_DONE
+    require_complete(search, 40)
     again = 2 if with_trainings else 1
-    assert [len(starts(entry)) for entry in made.trials()] == [again, again, 1]
+    assert [len(starts(entry)) for entry in search.trials()] == [again, again, 1]
 
 
 def test_no_trial_begins_on_the_gpu_of_an_orphaned_training(make):
-    made = make("train.seed=1,2", "train.num_epochs=30")
-    first = start_worker(made, ["1"])
-    wait_for(trained(made, 2))
+    search = make("train.seed=1,2", "train.num_epochs=30")
+    first = start_worker(search, ["1"])
+    wait_for(trained(search, 2))
     first.kill()
     first.wait()
-    assert worker(made.directory, ["0,1"]).run() == EXIT_DONE
-    ends = [(entry.run() / "ddp.json").stat().st_mtime for entry in made.trials()]
-    begun = (made.trials()[1].run() / "ddp.lock").stat().st_mtime
-    assert ends[0] <= begun and [len(starts(entry)) for entry in made.trials()] == [1, 1]
+    assert worker(search.directory, ["0,1"]).run() == EXIT_DONE
+    ends = [(entry.run() / "ddp.json").stat().st_mtime for entry in search.trials()]
+    begun = (search.trials()[1].run() / "ddp.lock").stat().st_mtime
+    assert ends[0] <= begun and [len(starts(entry)) for entry in search.trials()] == [1, 1]
 
 
 @pytest.mark.parametrize("folder", ["trial", "run"])
 def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
     """Also one whose run was resumed by hand."""
-    made = make("train.seed=1,2")
-    entry = made.trials()[0]
+    search = make("train.seed=1,2")
+    entry = search.trials()[0]
     (entry.folder / "20260101").mkdir(parents=True)
     if folder == "trial":
         release = entry.lock().close
     else:
         release = run_lock.take(entry.run()).close
-    worker(made.directory).run()
-    assert [entry.state for entry in made.trials()] == ["waiting", "complete"]
+    worker(search.directory).run()
+    assert [entry.state for entry in search.trials()] == ["waiting", "complete"]
     release()
-    assert worker(made.directory).run() == EXIT_DONE
-    require_complete(made)
+    assert worker(search.directory).run() == EXIT_DONE
+    require_complete(search)
 
 
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
     """As ranks do whose torchrun is killed."""
-    made = make("train.seed=1", "train.num_epochs=30")
+    search = make("train.seed=1", "train.num_epochs=30")
     launcher = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    running = Worker(made, ["0"], program=["-c", launcher, TRAINING], poll=0.05)
+    running = Worker(search, ["0"], program=["-c", launcher, TRAINING], poll=0.05)
 
     def kill_launcher() -> None:
         wait_for(lambda: running.jobs)
-        wait_for(lambda: list((made.directory / "trials").glob("*/*/history.jsonl")))
+        wait_for(lambda: list((search.directory / "trials").glob("*/*/history.jsonl")))
         running.jobs[0].process.kill()
 
     thread = threading.Thread(target=kill_launcher)
@@ -537,44 +537,44 @@ def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
     assert running.run() == EXIT_DONE
     thread.join()
     assert "whose launcher was killed" in capsys.readouterr().out
-    require_complete(made, 30)
-    assert len(starts(made.trials()[0])) == 1
+    require_complete(search, 30)
+    assert len(starts(search.trials()[0])) == 1
 
 
 def test_a_stopped_worker_stops_its_trials(make, capsys):
-    made = make("train.seed=1,2,3", "train.num_epochs=60")
-    first = start_worker(made)
-    wait_for(lambda: all(entry.curve() for entry in made.trials()[:2]))
+    search = make("train.seed=1,2,3", "train.num_epochs=60")
+    first = start_worker(search)
+    wait_for(lambda: all(entry.curve() for entry in search.trials()[:2]))
     first.terminate()
     assert first.wait(30) == EXIT_STOPPED
-    entries = made.trials()
+    entries = search.trials()
     assert [entry.state for entry in entries] == ["running", "running", "waiting"]
     assert (entries[0].run() / REQUEUE).exists()
-    sweep("show", made.directory)
+    sweep("show", search.directory)
     assert capsys.readouterr().out.endswith("2 stopped, 1 waiting\n")
-    assert worker(made.directory, GPUS).run() == EXIT_DONE
-    require_complete(made, 60)
+    assert worker(search.directory, GPUS).run() == EXIT_DONE
+    require_complete(search, 60)
 
 
 @pytest.mark.bad_input
 def test_a_torn_last_line_of_the_journal_is_repaired(make, capsys):
-    made = make("train.seed=1,2")
-    journal = made.directory / study.JOURNAL
+    search = make("train.seed=1,2")
+    journal = search.directory / study.JOURNAL
     with open(journal, "ab") as file:
         file.write(b'{"op_code":6,"worker_id":"a')
-    assert sweep("show", made.directory) == EXIT_DONE
+    assert sweep("show", search.directory) == EXIT_DONE
     assert capsys.readouterr().out.endswith("2 waiting\n")
-    assert worker(made.directory).run() == EXIT_DONE
-    require_complete(study.Sweep(made.directory))
+    assert worker(search.directory).run() == EXIT_DONE
+    require_complete(study.Sweep(search.directory))
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
 @pytest.mark.bad_input
 def test_a_log_that_is_a_link_is_not_followed(make, tmp_path, monkeypatch, capsys):
-    made = make("train.seed=1")
-    made.trials()[0].log.symlink_to(tmp_path / "config.json")
+    search = make("train.seed=1")
+    search.trials()[0].log.symlink_to(tmp_path / "config.json")
     monkeypatch.setattr(command.checks, "require_patched", lambda: "")
-    assert sweep("run", made.directory) == EXIT_REFUSED
+    assert sweep("run", search.directory) == EXIT_REFUSED
     assert "000.txt" in capsys.readouterr().err
     assert json.loads((tmp_path / "config.json").read_text())
 

@@ -63,8 +63,8 @@ def trained(once: Callable[..., Path], point_host: Host, low_dim_dataset: Path) 
 @pytest.fixture
 def plain(job: Job, once: Callable[..., Path], plain_host: Host) -> Job:
     """The same run with an unedited host."""
-    made = once("plain-point-host", lambda folder: with_simulator(plain_host, folder))
-    return Job(Host(made), job.run)
+    folder = once("plain-point-host", lambda folder: with_simulator(plain_host, folder))
+    return Job(Host(folder), job.run)
 
 
 @pytest.fixture

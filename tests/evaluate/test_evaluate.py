@@ -110,8 +110,8 @@ def test_checkpoints_whose_episodes_fail_do_not_end_a_follow(job: Job) -> None:
 
 @pytest.mark.bad_input
 def test_files_of_one_name_are_different_policies_and_a_bad_one_is_left_out(job: Job) -> None:
-    """A worker that has loaded one last.pth must not play it for the next one, and what a worker
-    answers when its checkpoint was left out is no answer to the next one's task.
+    """A worker that has loaded one last.pth must not play it for the next one. What a worker
+    answers after its checkpoint was left out must not count as the result of the next one.
     """
     files = sorted((job.run / "models").glob("model_epoch_*.pth"))
     for number, path in enumerate((files[0], *files)):

@@ -64,35 +64,35 @@ def plain(train):
 
 def test_equal_to_the_bit(train, plain):
     require(EQUAL)
-    found = train(EQUAL)
+    trained = train(EQUAL)
     for part in PARTS:
-        assert largest_and_mean(found[part], plain[part]) == (0, 0), part
-    assert found["losses"] == plain["losses"]
+        assert largest_and_mean(trained[part], plain[part]) == (0, 0), part
+    assert trained["losses"] == plain["losses"]
 
 
 @pytest.mark.slow
 def test_equal_but_for_rounding(train, plain):
     require(CLOSE)
-    found = train(CLOSE, "aot_eager")
-    losses = [torch.tensor(result["losses"]) for result in (found, plain)]
+    trained = train(CLOSE, "aot_eager")
+    losses = [torch.tensor(result["losses"]) for result in (trained, plain)]
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
     for moment in ("exp_avg", "exp_avg_sq"):
-        distance = moment_distance(found["optimizer"], plain["optimizer"], moment)
+        distance = moment_distance(trained["optimizer"], plain["optimizer"], moment)
         print(f"{moment}: {distance:.1e}")
         assert distance < 1e-4
-    assert list(found["nets"]) == list(plain["nets"])
-    assert all(tensor.is_contiguous() for tensor in found["nets"].values())
-    assert all(tensor.is_contiguous() for tensor in found["optimizer"].values())
+    assert list(trained["nets"]) == list(plain["nets"])
+    assert all(tensor.is_contiguous() for tensor in trained["nets"].values())
+    assert all(tensor.is_contiguous() for tensor in trained["optimizer"].values())
 
 
 def test_powersgd_goes_the_same_way(train, plain):
-    found = train(POWERSGD, powersgd_start=2)
-    ours, theirs = torch.tensor(found["losses"]), torch.tensor(plain["losses"])
-    assert found["losses"] != plain["losses"], "nothing was compressed"
+    trained = train(POWERSGD, powersgd_start=2)
+    ours, theirs = torch.tensor(trained["losses"]), torch.tensor(plain["losses"])
+    assert trained["losses"] != plain["losses"], "nothing was compressed"
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0)
     names = [name for name in plain["optimizer"] if name.endswith("exp_avg")]
     flat = [
-        torch.cat([one["optimizer"][name].flatten() for name in names]) for one in (found, plain)
+        torch.cat([one["optimizer"][name].flatten() for name in names]) for one in (trained, plain)
     ]
     cosine = float(torch.nn.functional.cosine_similarity(*flat, dim=0))
     print(f"cosine of the first moments: {cosine:.4f}")

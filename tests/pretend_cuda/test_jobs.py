@@ -90,8 +90,8 @@ class Ran(NamedTuple):
 
 def words_of(config: Path, variant: str, dataset: Path, **changes: Any) -> list[Any]:
     """A training into the folder named as its `config`, and what separates it from the next."""
-    made = make_config(variant, dataset, config.with_suffix(""), merged(ON_GPU, changes))
-    return [HOST, "--config", write_config(config, made), THEN]
+    content = make_config(variant, dataset, config.with_suffix(""), merged(ON_GPU, changes))
+    return [HOST, "--config", write_config(config, content), THEN]
 
 
 @pytest.fixture(scope="module")
@@ -210,18 +210,20 @@ def test_what_ddp_adds_to_a_step(one_process, two_ranks):
     by ours. One launch a parameter, into DDP's buckets, and no other. All after the first step, in
     which gradients are compared.
     """
-    zero, one = (each.trainings for each in two_ranks.processes)
+    main, other = (process.trainings for process in two_ranks.processes)
     cql = slice(len(IN_TURN) + 1, len(IN_TURN) + 3)
-    assert [training.nccl for training in zero[cql]] == [training.nccl for training in one[cql]]
+    assert [training.nccl for training in of_main[cql]] == [
+        training.nccl for training in of_other[cql]
+    ]
     alone, safe, fast = (
         {number for training in trainings for number in training.waits[1:]}
-        for trainings in (one_process.trainings[:1], *zip(zero[cql], one[cql]))
+        for trainings in (one_process.trainings[:1], *zip(main[cql], other[cql]))
     )
     assert safe == alone and max(fast) < min(safe), (alone, safe, fast)
 
     checkpoint = checkpoints(run_directory(two_ranks.folder / "runs0"))["last.pth"]
     parameters = torch.load(checkpoint, weights_only=True)["model"]["nets"]
-    pairs = zip(one_process.trainings[1].launches[1:], zero[0].launches[1:])
+    pairs = zip(one_process.trainings[1].launches[1:], main[0].launches[1:])
     assert {two_ranks - single for single, two_ranks in pairs} == {len(parameters)}
 
 
@@ -245,10 +247,10 @@ def test_each_generator_is_compared_by_itself(two_ranks):
     for what, words in named.items():
         line = next(one for one in two_ranks.stdout.splitlines() if f"seeded {what}: " in one)
         assert words in line
-    zero, one = (process.trainings[-len(named) :] for process in two_ranks.processes)
+    main, other = (process.trainings[-len(named) :] for process in two_ranks.processes)
     drawn = {
         what: {draw.split()[0] for draw in ledger.alike(first.draws, second.draws)}
-        for what, first, second in zip(named, zero, one)
+        for what, first, second in zip(named, main, other)
     }
     expected = {"the CPU": {"cpu"}, "the GPU": {"cuda"}}
     assert drawn == {what: expected.get(what, set()) for what in named}

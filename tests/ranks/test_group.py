@@ -103,11 +103,11 @@ def forked_with_garbage(folder):
         place = {"init_method": f"file://{folder}/meeting", "rank": 0, "world_size": 1}
         dist.init_process_group("gloo", **place)
         for _ in range(12):
-            made = dist.new_group()
-            net = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=made)
+            others = dist.new_group()
+            net = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=others)
             net.itself = [net]  # a cycle, as those of tracebacks: only the collector finds it
         dist.destroy_process_group()
-        del net, made
+        del net, others
         child = os.fork()
         if not child:
             signal.alarm(40)

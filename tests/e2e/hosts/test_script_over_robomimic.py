@@ -66,8 +66,8 @@ def applied(
     job = Job(tmp_path_factory.mktemp("applied"), low_dim_dataset)
     checkout = job.folder / "checkout"
     before = snapshot(checkout)
-    said = ddp(host_copy, "apply", checkout)
-    assert "1 file edited" in said and "robomimic, which is patched." in said
+    printed = ddp(host_copy, "apply", checkout)
+    assert "1 file edited" in printed and "robomimic, which is patched." in printed
     return job, before, job.script.read_text()
 
 
