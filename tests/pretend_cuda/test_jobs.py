@@ -212,9 +212,7 @@ def test_what_ddp_adds_to_a_step(one_process, two_ranks):
     """
     main, other = (process.trainings for process in two_ranks.processes)
     cql = slice(len(IN_TURN) + 1, len(IN_TURN) + 3)
-    assert [training.nccl for training in of_main[cql]] == [
-        training.nccl for training in of_other[cql]
-    ]
+    assert [training.nccl for training in main[cql]] == [training.nccl for training in other[cql]]
     alone, safe, fast = (
         {number for training in trainings for number in training.waits[1:]}
         for trainings in (one_process.trainings[:1], *zip(main[cql], other[cql]))
