@@ -406,7 +406,7 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
 
     thread = threading.Thread(target=edit)
     thread.start()
-    with pytest.raises(DataError, match="was edited after the sweep was search"):
+    with pytest.raises(DataError, match="was edited after the sweep was made"):
         running.run()
     thread.join()
     assert [entry.state for entry in search.trials()] == ["complete", "complete", "waiting"]
