@@ -28,12 +28,12 @@ def definition(source: Source, header: str) -> Definition | None:
 
 def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Call]:
     """Return the calls at or under `node` of functions whose resolved name is in `qualified`."""
-    return (call for call in walk(node, cst.Call) if source.resolves(call.func, *qualified))
+    return (call for call in source.calls(node) if source.resolves(call.func, *qualified))
 
 
 def api_calls(source: Source, node: cst.CSTNode, function: str) -> list[cst.Call]:
     """Return the calls of `DDPUtils.<function>` at or under `node`."""
-    return [call for call in walk(node, cst.Call) if source.is_api(call, function)]
+    return [call for call in source.calls(node) if source.is_api(call, function)]
 
 
 def run_epoch_calls(node: cst.CSTNode) -> Iterator[cst.Call]:

@@ -39,15 +39,46 @@ def aliases(tree: ast.AST, package: str = "") -> dict[str, str]:
 def imported_names(tree: ast.AST, package: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield (name in the file, what it stands for) of each import, as `aliases` has them."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.split(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (root, root)
-        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*above, *filter(None, [node.module])])
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{module}.{alias.name}"
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        level = getattr(node, "level", 0)
+        if level <= len(package):
+            above = package[: len(package) - level + 1] if level else ()
+            for name, stands_for in _stands_for(node):
+                yield name, ".".join([*above, stands_for.lstrip(".")])
+
+
+def bindings(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
+    """Return the names that imports bind, with what they stand for ("..utils.x" for a relative
+    import), and the names that have another meaning as well, or only.
+    """
+    imported: dict[str, str] = {}
+    others: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for name, stands_for in _stands_for(node):
+                if imported.setdefault(name, stands_for) != stands_for:
+                    others.add(name)
+        elif isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                others.add(node.id)
+        elif not isinstance(node, ast.alias):
+            fields = (getattr(node, field, None) for field in ("name", "arg", "rest"))
+            others.update(name for name in fields if isinstance(name, str))
+    return imported, others
+
+
+def _stands_for(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """Yield (name in the file, what it stands for) of one import: "..utils.x" if it is relative."""
+    for alias in statement.names:
+        if isinstance(statement, ast.ImportFrom):
+            module = "." * statement.level + (f"{statement.module}." if statement.module else "")
+            yield alias.asname or alias.name, module + alias.name
+        elif alias.asname:
+            yield alias.asname, alias.name
+        else:
+            root = alias.name.partition(".")[0]
+            yield root, root
 
 
 def resolved(node: ast.AST, names: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,12 +17,11 @@ from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.syntax.imports import (
     API_ALIAS,
     API_MODULE,
-    aliases,
     dotted,
     top_level_imports,
     with_api_import,
 )
-from robomimic_ddp.patches.syntax.python import syntax_tree
+from robomimic_ddp.patches.syntax.python import bindings, syntax_tree
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
@@ -63,6 +63,7 @@ class Source:
         self.module = _parse(data)
         self.api_import = _api_import(self.module)
         self._metadata = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        self._calls: dict[cst.CSTNode, list[cst.Call]] = {}
 
     @cached_property
     def _positions(self):
@@ -73,14 +74,14 @@ class Source:
         return self._metadata.resolve(ScopeProvider)
 
     @cached_property
-    def _imported(self) -> set[str]:
-        """The names that imports bind anywhere in the file."""
-        statements = walk(self.module, (cst.Import, cst.ImportFrom))
-        return {
-            alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
-            for statement in statements
-            for alias in aliases(statement)
-        }
+    def _bindings(self) -> tuple[dict[str, str], set[str]]:
+        return bindings(syntax_tree(self.data))
+
+    def calls(self, node: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls at or under `node`, which many fixers look through."""
+        if node not in self._calls:
+            self._calls[node] = list(walk(node, cst.Call))
+        return self._calls[node]
 
     def line(self, node: cst.CSTNode) -> int:
         """1-based line on which `node` starts (a decorated function: the line of its `def`)."""
@@ -101,12 +102,19 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:
-        {"torch.nn.DataParallel"}. An unbound name stands for itself, another expression for
-        nothing.
+        {"torch.nn.DataParallel"}. A name that no import binds stands for itself, another expression
+        for nothing.
         """
         text = dotted(node)
         if not text:
             return frozenset()
+        root, dot, rest = text.partition(".")
+        imported, others = self._bindings
+        if root not in imported:
+            is_builtin = root not in others and hasattr(builtins, root)
+            return frozenset([f"builtins.{text}" if is_builtin else text])
+        if root not in others:
+            return frozenset([imported[root] + dot + rest])
         scope = self._scopes.get(node)
         names = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
         return frozenset(names or {text})
@@ -120,7 +128,7 @@ class Source:
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
             return False
         text = dotted(node)
-        is_imported = text.partition(".")[0] in self._imported
+        is_imported = text.partition(".")[0] in self._bindings[0]
         if not is_imported and {text, f"builtins.{text}"}.isdisjoint(qualified):
             return False
         return not self.names(node).isdisjoint(qualified)
