@@ -60,7 +60,7 @@ setup(
     python_requires=">=3.10",
     install_requires=["libcst>=1.1", "omegaconf>=2.1", "rich>=12"],
     extras_require={
-        "robomimic": ["praxis-robomimic>=0.5.0"],
+        "robomimic": ["praxis-robomimic>=0.5.0", "six"],  # which it imports and does not declare
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": [
             "google-crc32c>=1.5",

@@ -174,7 +174,7 @@ VALUES = tuple(
             ["algo.optim_params.policy.learning_rate.initial=.nan"],
             ("learning_rate.initial=nan", "number"),
         ),
-        (["resume=perhaps"], ("resume='perhaps'", "true or false")),
+        (["resume=perhaps"], ("resume='perhaps'", "true or false or auto")),
         (["debug=3"], ("debug=3", "true or false")),
     )
 )

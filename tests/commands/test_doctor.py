@@ -283,6 +283,14 @@ def test_a_package_that_cannot_be_imported_is_a_finding(
     assert level == FAIL and words in said
 
 
+def test_a_host_that_lacks_a_package(tmp_path, monkeypatch):
+    package_in(tmp_path, "robomimic", "import of_the_lab")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    level, said = found_by(software.check_host, software.HOST, tmp_path, monkeypatch)
+    assert level == FAIL and "No module named 'of_the_lab'" in said
+
+
 def test_a_package_whose_import_takes_long_need_not_be_installed_again(tmp_path, monkeypatch):
     package_in(tmp_path, "torch", "import time; time.sleep(60)")
     monkeypatch.setattr("robomimic_ddp.config.machine._PATIENCE_SECONDS", 1)

@@ -426,11 +426,19 @@ def test_several_nodes(printed):
         ({"lr_scaling": "sqrt"}, [], {}, {}),
         ({}, ["--", "ddp.lr_scaling=none"], {}, {}),
         ({}, [], {"ROBOMIMIC_DDP_LR_SCALING": "auto"}, {}),
-        ({"lr_scaling": "sqrt"}, ["--lr-scaling", "linear"], {}, LINEAR),
     ],
 )
 def test_who_sets_the_rule_of_the_learning_rate(section, words, variables, added, printed, config):
     assert printed(*words, path=config(ddp=section), **variables)[1] == added
+
+
+def test_the_flag_is_the_command_lines_rule(printed, config):
+    """In a file it would leave a learning rate of the command line as it is."""
+    rate = "algo.optim_params.policy.learning_rate.initial=1e-3"
+    words, added = printed("--lr-scaling", "sqrt", "--", rate, path=config(ddp={"batch": "global"}))
+    assert words.endswith(f" ddp.lr_scaling=sqrt {rate}") and not added
+    words, added = printed("--lr-scaling", "sqrt", "--module", "lab.train")
+    assert "lr_scaling" not in words and added == {"ROBOMIMIC_DDP_LR_SCALING": "sqrt"}
 
 
 def test_the_folder_of_the_runs_is_printed(launch, config):

@@ -27,7 +27,7 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_host,
     round_trip.check_ranks,
 )
-PROBED = ("torch", "torchvision", "diffusers", "tensorflow_datasets")
+PROBED = ("torch", "torchvision", "diffusers", "tensorflow_datasets", software.HOST)
 _INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 

@@ -18,9 +18,12 @@ from robomimic_ddp.errors import other_api_version
 
 OLDEST_TORCH = (2, 0, 1)
 PACKAGES = ("torch", "torchvision", "numpy", "diffusers", "transformers", "huggingface_hub")
+HOST = "robomimic.algo"
+"""What is imported of the host: its nets and configs need most of its packages."""
 WITH_RLDS = "pip install '.[rlds]' in the checkout of robomimic-ddp"
 _REMEDIES = {
-    "torchvision::nms": "torch 2.N needs torchvision 0.(N + 15): install it from torch's index.",
+    "torchvision::nms": "torch 2.N needs torchvision 0.(N + 15), and both of them a build for the "
+    "same CUDA or both for CPUs: install them together, from one index.",
     "cached_download": "pip install 'huggingface_hub<0.26', or diffusers 0.29 and later",
     machine.NO_ANSWER: "The machine is busy, or its disk slow: run doctor again when it is idle.",
     "Numpy is not available": "pip install 'numpy<2', or torch 2.3 and later",
@@ -88,8 +91,10 @@ def check_rlds(context: Context) -> Iterator[Finding]:
         yield judge(resized == "numba", message, remedy)
 
 
-def check_host(_: Context) -> Iterator[Finding]:
-    """Check that the robomimic which ranks import is edited for this version of the API."""
+def check_host(context: Context) -> Iterator[Finding]:
+    """Check that the robomimic which ranks import can be imported, and is edited for this version
+    of the API.
+    """
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -99,6 +104,11 @@ def check_host(_: Context) -> Iterator[Finding]:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield warn("no robomimic can be imported here", remedy)
         return
+    probed = dict(context.probed)
+    error = probed.pop(HOST, {}).get("error")
+    if error and not any("error" in package for package in probed.values()):  # likely the cause
+        remedy = "Install what it needs, in this environment."
+        yield fail(f"{folder} cannot be imported ({HOST}): {error}", remedy)
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
     try:
         texts = [files.read_bytes(path).decode(errors="replace") for path in paths]

@@ -80,8 +80,10 @@ def build_config(arguments: Sequence[str]) -> Any:
     overrides = dotlist.parse_dotlist(arguments, USAGE)
     flags = {name: overrides.pop(name, None) for name in _FLAGS}
     for name in _FLAGS[1:]:
-        if flags[name] not in (None, True, False):
-            raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
+        others = ("auto",) if name == "resume" else ()
+        if flags[name] not in (None, True, False, *others):
+            expected = " or ".join(["true or false", *others])
+            raise ConfigError(f"{name}={flags[name]!r}: expected {expected}.")
     settings = {}
     if flags["load_from"] is not None:
         settings = json_config.read_json(flags["load_from"], "load_from=")

@@ -161,8 +161,8 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
         else f"Valid {where}: {', '.join(sorted(config))}."
     )
     return (
-        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
-        f"effect. {hint}"
+        f"unknown key {prefix}{key}: this host's config for algo_name={root.algo_name} does not "
+        f"declare it, so it would have no effect. {hint}"
     )
 
 

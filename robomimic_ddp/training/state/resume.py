@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp import checkpoint, files
-from robomimic_ddp.config import env, launch_env, resume_command
+from robomimic_ddp.config import env, launch_env, resume_command, tree
 from robomimic_ddp.distributed import (
     atomic_files,
     entry_point,
@@ -285,6 +285,9 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
         f"resuming training from epoch {saved['epoch'] + 1}{done}, with {saved['steps']} steps "
         f"taken by the run in {run.resume.source.directory}"
     )
+    epochs = tree.at(run.config, "train.num_epochs") or 0
+    if inside is None and saved["epoch"] >= epochs > 0:
+        yield f"train.num_epochs={epochs}, and all are trained: raise it to train further"
     yield from notes
     old, new = saved["world_size"], run.plan.world_size
     if old != new:

@@ -123,6 +123,12 @@ def test_a_difference_that_harms_nothing_is_a_line(ranks, saved, how, line):
         assert kept.read_text() == str(CONFIG)
 
 
+def test_a_run_that_has_trained_all_its_epochs(ranks, saved):
+    how = {"key": "train.num_epochs", "value": 1}
+    said, _ = ranks.run(life, saved, FoundRun(saved, "state"), how)
+    assert "train.num_epochs=1, and all are trained: raise it to train further" in said
+
+
 @pytest.mark.parametrize(
     ("how", "line"),
     [
