@@ -136,8 +136,9 @@ class Pool:
             )
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}. docs/evaluate.md says what simulators "
-                f"need; {self.log.name} has the traceback."
+                f"{task} cannot begin: {answer['text']}. Its simulator is the one that the training "
+                "data names (env_args), if it is one; docs/evaluate.md says what simulators need. "
+                f"{self.log.name} has the traceback."
             )
         return {"lost": answer["text"]} if "failed" in answer else answer
 
