@@ -172,7 +172,8 @@ def test_heavy_imports_stay_where_they_belong() -> None:
                 assert name.startswith("data.rlds"), f"{place}: only data/rlds/ does"
                 assert not item.at_import, f"{place}: only inside functions"
             if top == "robomimic":
-                assert name == "train_rlds" or not item.at_import, f"{place}: no host at import"
+                starts = name in ("train_rlds", "commands.ckpt.load_policy")  # the latter: copied
+                assert starts or not item.at_import, f"{place}: no host at import"
             assert top != "libcst", f"{place}: only patches/ edits source text"
             assert top != "diffusers", f"{place}: its API changed; averages are the package's"
 

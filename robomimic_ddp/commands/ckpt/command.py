@@ -87,10 +87,7 @@ def _export(args: argparse.Namespace) -> None:
     from robomimic_ddp.commands.ckpt.export import export
 
     weights = export(contents.read(args.path), paths.expanded(args.path), folder)
-    say(
-        f"{folder}: the weights are {weights}; docs/checkpoints.md has a loader that works "
-        "without robomimic-ddp"
-    )
+    say(f"{folder}: the weights are {weights}; its load_policy.py works without robomimic-ddp")
 
 
 def _rewrite(args: argparse.Namespace) -> None:

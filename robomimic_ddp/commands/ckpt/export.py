@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import torch_save
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.commands.evaluate.record import cells
@@ -22,6 +23,7 @@ from robomimic_ddp.monitoring.records import evaluation, history, run_summary
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 STATISTICS, METADATA = "normalization.json", "metadata.json"
+LOADER = Path(__file__).with_name("load_policy.py")
 _TRAINING = {"nets", "ema", "optimizers", "lr_schedulers"}
 """What a host's model consists of, if it acts with its nets or their average alone."""
 _NEEDED = ("config", "algo_name", "shape_metadata")
@@ -43,11 +45,12 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     kind = "averages of the nets (EMA)" if averaged else "those of the nets"
     weights = f"{kind}, {numbers:,} numbers"
     try:
-        files = {
+        written = {
             WEIGHTS: _safetensors(tensors),
             CONFIG: _json(config),
             STATISTICS: _json(statistics),
             METADATA: _json({**rest, "weights": section}),
+            LOADER.name: files.read_bytes(LOADER),
             CARD: _card(content, config, source, (weights, digest)).encode(),
         }
     except (KeyError, TypeError, ValueError) as error:  # a kind of number, an object, a text
@@ -55,7 +58,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
             f"{source} has a part that safetensors, JSON or UTF-8 cannot contain ({error!r}), so "
             "it was not exported."
         ) from error
-    _write(files, folder)
+    _write(written, folder)
     return weights
 
 
@@ -98,14 +101,14 @@ def _listed(value: Any) -> Any:
     raise TypeError(f"an object of the type {type(value).__name__}")
 
 
-def _write(files: Mapping[str, bytes], folder: Path) -> None:
+def _write(contents_of: Mapping[str, bytes], folder: Path) -> None:
     """Make `folder`, complete or not at all."""
     temporary = atomic_files.temporary_beside(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         atomic_files.remove_left_over(folder)
         temporary.mkdir()
-        for name, data in files.items():
+        for name, data in contents_of.items():
             with open(temporary / name, "xb") as file:
                 file.write(data)
                 file.flush()
@@ -144,6 +147,7 @@ def _card(
     head = ["---", "library_name: robomimic", "pipeline_tag: robotics", "---", "", f"# {title}", ""]
     text = (
         f"A policy of robomimic, {when}, written by `robomimic-ddp ckpt export`. "
+        f"`{LOADER.name}` loads it. "
         f"`{CONFIG}` is its configuration, `{METADATA}` has the shapes of its observations, and "
         f"`{STATISTICS}` what its inputs and actions are normalised with. The shapes of images are "
         "those that the nets get: the policy itself takes what an environment of its robomimic "

@@ -136,8 +136,8 @@ class Pool:
             )
         if answer.get("failed") == "setup":
             raise DataError(
-                f"{task} cannot begin: {answer['text']}. Its simulator is the one that the training "
-                "data names (env_args), if it is one; docs/evaluate.md says what simulators need. "
+                f"{task} cannot begin: {answer['text']}. The training data names its simulator "
+                "(env_args), if there is one; docs/evaluate.md says what simulators need. "
                 f"{self.log.name} has the traceback."
             )
         return {"lost": answer["text"]} if "failed" in answer else answer
