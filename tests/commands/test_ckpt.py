@@ -109,8 +109,9 @@ def test_averaged_weights_as_nets(write, tmp_path):
     out = tmp_path / "ema.pth"
     assert command("convert", write(module=True), "-o", out, "--ema", "--layout", "plain") == 0
     expected, made = nets(100, False), load(out)
-    assert made["ema"] is None and list(made["nets"]) == list(expected)
-    assert all(torch.equal(made["nets"][key], expected[key]) for key in expected)
+    for section in ("nets", "ema"):  # a host that has averages acts with these
+        assert list(made[section]) == list(expected)
+        assert all(torch.equal(made[section][key], expected[key]) for key in expected)
 
 
 @pytest.mark.parametrize("ema", [False, True])

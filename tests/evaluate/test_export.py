@@ -30,7 +30,8 @@ import robomimic.utils.file_utils as FileUtils
 import torch
 from load_policy import load_policy
 
-policies = (load_policy(), FileUtils.policy_from_checkpoint(ckpt_path=sys.argv[1])[0])
+read = [FileUtils.policy_from_checkpoint(ckpt_path=path)[0] for path in sys.argv[1:]]
+policies = (load_policy(), *read)
 config = policies[0].policy.global_config
 draws = numpy.random.default_rng(0)
 stacked = [config.train.frame_stack] if config.train.frame_stack > 1 else []
@@ -48,7 +49,7 @@ for policy in policies:
     policy.start_episode()
     actions.append(numpy.stack([policy(dict(observations)) for observations in episode]))
 assert numpy.abs(actions[0]).max() > 1e-3 and numpy.ptp(actions[0], axis=0).max() > 1e-3
-assert numpy.abs(actions[0] - actions[1]).max() <= 1e-6
+assert all(numpy.abs(actions[0] - others).max() <= 1e-6 for others in actions[1:])
 print("alike")
 """
 
@@ -72,7 +73,7 @@ def checkpoints(tmp_path_factory, host_copy: Host, image_dataset: Path) -> dict[
 @pytest.mark.parametrize(
     ("variant", "section"), [("bc_rnn_gmm", "nets"), ("diffusion_policy_images", "ema")]
 )
-def test_the_exported_loader_acts_as_the_checkpoint(
+def test_the_exported_loader_and_converted_averages_act_as_the_checkpoint(
     variant, section, checkpoints, plain_host, command, tmp_path
 ):
     from safetensors.torch import load_file
@@ -85,7 +86,11 @@ def test_the_exported_loader_acts_as_the_checkpoint(
     assert all(torch.equal(weights[key], model[section][key]) for key in weights)
     (tmp_path / "acts.py").write_text(ACTS)
     added = {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, folder, plain_host.folder)))}
-    done = python(None, "acts", source, added=added)
+    paths = [source]
+    if section == "ema":
+        paths.append(tmp_path / "averaged.pth")
+        assert command("ckpt", "convert", source, "--ema", "-o", paths[1])[0] == 0
+    done = python(None, "acts", *paths, added=added)
     assert done.stdout.endswith("alike\n"), done
 
 

@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         add("--layout", choices=("keep", "plain", "host"), default="keep", help=what)
         add("--force", action="store_true", help="replace an existing file")
-        add("--ema", action="store_true", help="write the averaged weights in place of the nets")
+        add(
+            "--ema",
+            action="store_true",
+            help="write the averaged weights also in place of the nets",
+        )
 
 
 def run(command: str, args: argparse.Namespace) -> int:

@@ -113,7 +113,8 @@ def mean_of(content: Mapping[str, Any]) -> str:
 
 
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
-    """Return `content` in another layout; `ema`: with the averaged weights as its nets.
+    """Return `content` in another layout; `ema`: with the averaged weights as its nets, too, and
+    nothing of the training.
 
     Raises CheckpointError if it has no averaged weights.
     """
@@ -121,14 +122,13 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
     if ema:
         if "ema" not in sections:
             raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
-        sections = {"nets": sections["ema"]}
+        # Also as the averages: a host whose config asks for them would act with untrained ones.
+        sections = dict.fromkeys(("nets", "ema"), sections["ema"])
     model = {
         key: value for key, value in content["model"].items() if not ema and key not in sections
     }
     for section, tensors in sections.items():
         model[section] = tensors if layout == "keep" else _rename_keys(tensors, layout)
-    if ema:
-        model["ema"] = None
     return {**content, "model": model}
 
 
