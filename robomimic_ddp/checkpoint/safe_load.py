@@ -49,9 +49,9 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown}: there is no such file (looked for {file.absolute()}). {_REMEDY}"
         )
     if file.is_dir():
-        raise CheckpointError(
-            f"{shown} is a folder: name the file in it, such as {file}/models/model_epoch_50.pth."
-        )
+        present = [file / "last.pth", *sorted(file.rglob("*.pth"), reverse=True)]
+        example = next(filter(Path.is_file, present), file / "models/model_epoch_50.pth")
+        raise CheckpointError(f"{shown} is a folder: name the file in it, such as {example}.")
     if trusted:
         _is_legacy(file, shown)
         return

@@ -105,9 +105,11 @@ def _outcome(beat: dict[str, Any]) -> str | None:
 
 
 def _is_gone(beat: dict[str, Any], now: float) -> bool:
-    """Return whether a silent rank was a process of this machine that no longer exists."""
-    is_of_here = beat["host"] == env.host_name()
-    return run_summary.is_silent(beat, now) and is_of_here and not machine.is_alive(beat["pid"])
+    """Return whether a rank was a process of this machine that no longer exists. One that gives
+    heartbeats may be that of a container.
+    """
+    is_quiet = now - beat["time"] > 3 * heartbeat.interval(beat["world_size"])
+    return is_quiet and beat["host"] == env.host_name() and not machine.is_alive(beat["pid"])
 
 
 def _progress(beat: dict[str, Any]) -> tuple[int, int]:
@@ -157,8 +159,10 @@ def _state(beat: dict[str, Any], now: float, farthest: tuple[int, int], awaited:
     outcome = _outcome(beat)
     if outcome is not None:
         return outcome
+    if _is_gone(beat, now):
+        return "GONE"
     if run_summary.is_silent(beat, now):
-        return "GONE" if _is_gone(beat, now) else "SILENT"
+        return "SILENT"
     if (beat["place"] or "").startswith(SAVING):
         return "saves"
     if not _is_stalled(beat, max(0.0, now - beat["time"])):

@@ -56,6 +56,10 @@ def cut_off(path: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "a folder": (lambda path: path.mkdir(), ("is a folder",)),
+    "a run": (
+        lambda path: (path.mkdir(), (path / "last.pth").touch()),
+        ("is a folder", "/last.pth."),
+    ),
     "empty": (lambda path: path.touch(), ("damaged", "0 bytes")),
     "text": (lambda path: path.write_text("weights"), ("is not a torch checkpoint", "not loaded")),
     "a pickle that runs a program": (hostile_pickle, ("is not a torch checkpoint", "not loaded")),

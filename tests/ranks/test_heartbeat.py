@@ -102,8 +102,8 @@ def test_the_odd_rank_stands_out(changes, state):
 def test_a_killed_process_of_this_machine_is_gone(tmp_path, capsys):
     """Where no rank is left, the run has ended, whatever its heartbeats say."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        killed = {"host": socket.gethostname(), "pid": process.pid, "time": NOW - 60}
-        mine = {**killed, "pid": os.getpid()}
+        killed = {"host": socket.gethostname(), "pid": process.pid, "time": NOW - 7}
+        mine = {**killed, "pid": os.getpid(), "time": NOW - 60}
         process.kill()
     ranks = [beat(rank, **state) for rank, state in enumerate((killed, mine))]
     assert [line[1] for line in watch.rows(ranks, NOW)] == ["GONE", "SILENT"]

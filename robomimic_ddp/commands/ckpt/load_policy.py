@@ -22,7 +22,8 @@ def load_policy(folder=Path(__file__).parent, device="cpu"):
     checkpoint = json.loads((folder / "metadata.json").read_text())
     checkpoint.update(json.loads((folder / "normalization.json").read_text()))
     checkpoint["config"] = (folder / "config.json").read_text()
-    averaged = checkpoint.pop("weights") == "ema"
-    checkpoint["model"] = {"nets": weights, "ema": weights if averaged else None}
+    averages = json.loads(checkpoint["config"])["algo"].get("ema") or {}
+    # A host that has averages acts with them.
+    checkpoint["model"] = {"nets": weights, "ema": weights if averages.get("enabled") else None}
     device = torch.device(device)
     return FileUtils.policy_from_checkpoint(device=device, ckpt_dict=checkpoint)[0]

@@ -313,6 +313,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
     if configured != saved["learning_rates"]:
         yield (
             "learning rate: the present config and ranks would give "
-            f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
-            "resumed learning rate is never changed silently"
+            f"{', '.join(f'{after:g}' for _, after in configured)} to a new run; one that resumes "
+            "keeps its own. For another rate begin a new run from its weights: "
+            "experiment.ckpt_path=CHECKPOINT"
         )
