@@ -204,7 +204,7 @@ def _finish(axes: Any, title: str, x: str) -> None:
     """Set the title, the grid and the legend."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(AXES[x])
-    axes.xaxis.get_major_locator().set_params(integer=x == "epochs")
+    axes.xaxis.get_major_locator().set_params(integer=x == "epochs", nbins=6)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
