@@ -266,7 +266,8 @@ def test_torchrun_gets_no_defaults_of_a_pod(launch, config):
         "PET_LOG_DIR": "/logs"
     }
     assert variables["ROBOMIMIC_DDP_LR_SCALING"] == "linear"
-    assert "command: env -u PET_NNODES -u PET_NODE_RANK ROBOMIMIC_DDP_LR_SCALING=linear" in out
+    command = out.partition("command: env -u PET_NNODES -u PET_NODE_RANK ")[2]
+    assert "ROBOMIMIC_DDP_LR_SCALING=linear" in command  # an older torch needs another before it
 
 
 @pytest.mark.parametrize(
