@@ -176,7 +176,7 @@ def _apply(args: argparse.Namespace) -> int:
             "note: these are the files of an installed package, for every program that imports "
             "it; `robomimic-ddp run` edits in memory only"
         )
-    elif host.package.name != "robomimic" and not (host.is_built_on_robomimic or host.scripts):
+    elif host.needs_another_name:
         say(
             f"note: its files import robomimic, and this folder is named {host.package.name}: "
             "Python takes it for that package only under that name"

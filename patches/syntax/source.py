@@ -23,6 +23,7 @@ from robomimic_ddp.patches.syntax.imports import (
 )
 from robomimic_ddp.patches.syntax.python import bindings, syntax_tree
 
+LOCAL = "<local>."
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 
@@ -102,17 +103,19 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:
-        {"torch.nn.DataParallel"}. A name that no import binds stands for itself, another expression
-        for nothing.
+        {"torch.nn.DataParallel"}. A name that the file binds otherwise is "<local>.NAME" (or
+        "main.<locals>.NAME", where it has other meanings), an unbound one stands for itself,
+        another expression for nothing.
         """
         text = dotted(node)
         if not text:
             return frozenset()
         root, dot, rest = text.partition(".")
         imported, others = self._bindings
-        if root not in imported:
-            is_builtin = root not in others and hasattr(builtins, root)
-            return frozenset([f"builtins.{text}" if is_builtin else text])
+        is_builtin = hasattr(builtins, root)
+        if root not in imported and not (is_builtin and root in others):
+            prefix = "builtins." if is_builtin else LOCAL if root in others else ""
+            return frozenset([prefix + text])
         if root not in others:
             return frozenset([imported[root] + dot + rest])
         scope = self._scopes.get(node)

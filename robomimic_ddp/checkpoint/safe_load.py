@@ -49,8 +49,10 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown}: there is no such file (looked for {file.absolute()}). {_REMEDY}"
         )
     if file.is_dir():
-        present = [file / "last.pth", *sorted(file.rglob("*.pth"), reverse=True)]
-        example = next(filter(Path.is_file, present), file / "models/model_epoch_50.pth")
+        patterns = ("last.pth", "models/*.pth", "*.pth", "*/last.pth")
+        present = (path for pattern in patterns for path in file.glob(pattern))
+        checkpoints = (path for path in present if not path.name.startswith("ddp_state"))
+        example = next(checkpoints, file / "models/model_epoch_50.pth")
         raise CheckpointError(f"{shown} is a folder: name the file in it, such as {example}.")
     if trusted:
         _is_legacy(file, shown)

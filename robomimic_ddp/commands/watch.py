@@ -108,7 +108,8 @@ def _is_gone(beat: dict[str, Any], now: float) -> bool:
     """Return whether a rank was a process of this machine that no longer exists. One that gives
     heartbeats may be that of a container.
     """
-    is_quiet = now - beat["time"] > 3 * heartbeat.interval(beat["world_size"])
+    seconds = min(3 * heartbeat.interval(beat["world_size"]), run_summary.SILENT_SECONDS)
+    is_quiet = now - beat["time"] > seconds
     return is_quiet and beat["host"] == env.host_name() and not machine.is_alive(beat["pid"])
 
 
@@ -185,7 +186,10 @@ class Screen:
     @property
     def has_ended(self) -> bool:
         now = time.time()
-        return all(_outcome(beat) or _is_gone(beat, now) for beat in self.beats)
+        return all(
+            _outcome(beat) or _is_gone(beat, now) and run_summary.is_silent(beat, now)
+            for beat in self.beats
+        )
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
         columns = options.max_width

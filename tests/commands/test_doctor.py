@@ -287,8 +287,16 @@ def test_a_host_that_lacks_a_package(tmp_path, monkeypatch):
     package_in(tmp_path, "robomimic", "import of_the_lab")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    level, said = found_by(software.check_host, software.HOST, tmp_path, monkeypatch)
-    assert level == FAIL and "No module named 'of_the_lab'" in said
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    probed = {software.HOST: probe(software.HOST), "tensorflow_datasets": {"error": "none here"}}
+    assert worst(software.check_host(context(packages=probed)))[0] != FAIL, "apply may mend it"
+    (tmp_path / "robomimic/scripts").mkdir()
+    (tmp_path / "robomimic/scripts/train.py").write_text(EDITED.format(API_VERSION))
+    level, said = worst(software.check_host(context(packages=probed)))
+    assert level == FAIL and "No module named 'of_the_lab'" in said and "Install what it" in said
+    assert software.HOST in command.PROBED
+    probed["torch"] = {"error": "libcudart.so"}
+    assert worst(software.check_host(context(packages=probed)))[0] != FAIL, "torch's fault"
 
 
 def test_a_package_whose_import_takes_long_need_not_be_installed_again(tmp_path, monkeypatch):

@@ -438,6 +438,8 @@ def test_the_flag_is_the_command_lines_rule(printed, config):
     rate = "algo.optim_params.policy.learning_rate.initial=1e-3"
     words, added = printed("--lr-scaling", "sqrt", "--", rate, path=config(ddp={"batch": "global"}))
     assert words.endswith(f" ddp.lr_scaling=sqrt {rate}") and not added
+    words, added = printed("--", rate, path=config(), LR_SCALING="sqrt")
+    assert "ddp.lr_scaling" not in words and added == {"ROBOMIMIC_DDP_LR_SCALING": "sqrt"}
     words, added = printed("--lr-scaling", "sqrt", "--module", "lab.train")
     assert "lr_scaling" not in words and added == {"ROBOMIMIC_DDP_LR_SCALING": "sqrt"}
 

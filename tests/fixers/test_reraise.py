@@ -43,6 +43,19 @@ def test_leaves_a_handler_that_exits():
     check_untouched("reraise", "import sys\n" + host(last="        sys.exit(1)\n"))
 
 
+def test_a_variable_with_the_name_of_a_library_may_train():
+    text = """{}
+@DDPUtils.entry_point(api_version=1)
+def main(args):
+    profile = common.profiler(args)
+    try:
+        profile.run(args)
+    except Exception:
+        print(1)
+{}"""
+    check_edit("reraise", text.format(OURS, ""), text.format(OURS, "        raise\n"))
+
+
 def test_leaves_handlers_outside_main():
     check_untouched(
         "reraise", "def train(config):\n    try:\n        f()\n    except Exception:\n        g()\n"

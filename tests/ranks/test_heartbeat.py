@@ -105,9 +105,13 @@ def test_a_killed_process_of_this_machine_is_gone(tmp_path, capsys):
         killed = {"host": socket.gethostname(), "pid": process.pid, "time": NOW - 7}
         mine = {**killed, "pid": os.getpid(), "time": NOW - 60}
         process.kill()
-    ranks = [beat(rank, **state) for rank, state in enumerate((killed, mine))]
-    assert [line[1] for line in watch.rows(ranks, NOW)] == ["GONE", "SILENT"]
+    of_container = {**killed, "time": NOW - 3}
+    ranks = [beat(rank, **state) for rank, state in enumerate((killed, mine, of_container))]
+    assert [line[1] for line in watch.rows(ranks, NOW)] == ["GONE", "SILENT", "trains"]
+    many = [beat(0, **{**killed, "world_size": 512, "time": NOW - 16})]
+    assert watch.rows(many, NOW)[0][1] == "GONE"
     assert not watch.Screen(ranks).has_ended
+    killed["time"] = NOW - 16
     write(tmp_path, *(beat(rank, **killed) for rank in range(2)))
     (tmp_path / "ddp.json").write_text('{"resume": "torchrun"}')
     (tmp_path / "ddp_state.pth").touch()

@@ -73,6 +73,12 @@ def test_the_command_lines_learning_rate_is_known(cfg):
     assert notes_of(build(cfg(), f"{key}=0.5")).command_line_keys == (key,)
 
 
+def test_the_flag_resume_is_the_options_value(cfg):
+    for word, value in (("true", "true"), ("auto", "auto")):
+        config = build(cfg(), f"resume={word}")
+        assert host_config.options_of(config, {}).values.resume == value
+
+
 def test_debug_shortens_the_run(cfg):
     config = build(cfg(), "debug=true")
     assert config.experiment.epoch_every_n_steps == 3 and config.train.num_epochs == 2

@@ -114,7 +114,7 @@ def mean_of(content: Mapping[str, Any]) -> str:
 
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
     """Return `content` in another layout; `ema`: with the averaged weights as its nets, too, and
-    nothing of the training.
+    nothing of the training. They stay its averages: a host acts with those.
 
     Raises CheckpointError if it has no averaged weights.
     """
@@ -122,7 +122,6 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
     if ema:
         if "ema" not in sections:
             raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
-        # Also as the averages: a host whose config asks for them would act with untrained ones.
         sections = dict.fromkeys(("nets", "ema"), sections["ema"])
     model = {
         key: value for key, value in content["model"].items() if not ema and key not in sections

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 def load_policy(folder=Path(__file__).parent, device="cpu"):
     """Return robomimic's RolloutPolicy of an exported folder: this one, or another.
 
-    policy = load_policy()
+    policy = load_policy()  # or load_policy("another folder")
     policy.start_episode()
     action = policy(observations)  # {name: array}, as an environment of robomimic returns them
     """
@@ -22,8 +22,7 @@ def load_policy(folder=Path(__file__).parent, device="cpu"):
     checkpoint = json.loads((folder / "metadata.json").read_text())
     checkpoint.update(json.loads((folder / "normalization.json").read_text()))
     checkpoint["config"] = (folder / "config.json").read_text()
-    averages = json.loads(checkpoint["config"])["algo"].get("ema") or {}
-    # A host that has averages acts with them.
-    checkpoint["model"] = {"nets": weights, "ema": weights if averages.get("enabled") else None}
+    averaged = checkpoint.pop("weights") == "ema"
+    checkpoint["model"] = {"nets": weights, "ema": weights if averaged else None}
     device = torch.device(device)
     return FileUtils.policy_from_checkpoint(device=device, ckpt_dict=checkpoint)[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 from robomimic_ddp.config import machine
@@ -20,10 +21,10 @@ def probe(package: str) -> dict[str, Any]:
     module = "robomimic_ddp.commands.doctor.probe"
     code, text = machine.output_of(sys.executable, "-m", module, package)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]
-    try:
-        return dict(json.loads(lines[-1]))
-    except (TypeError, ValueError):
-        return {"error": f"{lines[-1]} (exit code {code})"}
+    for line in reversed(lines):  # packages print at their end, too
+        with suppress(TypeError, ValueError):
+            return dict(json.loads(line))
+    return {"error": f"{lines[-1]} (exit code {code})"}
 
 
 def _torch() -> dict[str, Any]:

@@ -104,11 +104,6 @@ def check_host(context: Context) -> Iterator[Finding]:
         remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
         yield warn("no robomimic can be imported here", remedy)
         return
-    probed = dict(context.probed)
-    error = probed.pop(HOST, {}).get("error")
-    if error and not any("error" in package for package in probed.values()):  # likely the cause
-        remedy = "Install what it needs, in this environment."
-        yield fail(f"{folder} cannot be imported ({HOST}): {error}", remedy)
     paths = [path for path in sorted(folder.glob("*/*.py")) if path.is_file()]
     try:
         texts = [files.read_bytes(path).decode(errors="replace") for path in paths]
@@ -126,3 +121,6 @@ def check_host(context: Context) -> Iterator[Finding]:
         yield fail(f"{folder}: {error}", f"`robomimic-ddp revert {folder.parent}`, then apply")
     else:
         yield ok(f"{folder} is edited ({count} files, API {API_VERSION})")
+        error = context.probed[HOST].get("error")
+        if error and not any("error" in context.probed[name] for name in ("torch", "torchvision")):
+            yield _broken(HOST, error, "Install what it needs in this environment.")

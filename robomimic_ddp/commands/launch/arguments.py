@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
@@ -145,6 +145,10 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
         raise UsageError(f"no config: {remedy}.")
     values |= {"nodes": args.nodes or 1, "overrides": tuple(args.overrides)}
     settings = Settings(**values)
+    if args.lr_scaling and settings.takes_dot_list:
+        # Said on the command line, so that it also scales a learning rate that is given there.
+        rule = f"ddp.lr_scaling={args.lr_scaling}"
+        settings = replace(settings, lr_scaling=None, overrides=(rule, *settings.overrides))
     has_rdzv = settings.rdzv is not None
     if (has_rdzv and args.nodes is None) or (settings.nodes > 1 and not has_rdzv):
         raise UsageError(

@@ -51,11 +51,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
     signals, added = signal_settings()
     if settings.resume:
         added[f"{OPTION_PREFIX}RESUME"] = "true"
-    rule = []
-    if settings.lr_scaling and settings.takes_dot_list:
-        # So that it also scales a learning rate of the command line.
-        rule = [f"{OPTIONS}lr_scaling={settings.lr_scaling}"]
-    elif settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
+    if settings.lr_scaling or _options(settings, variables).sources["lr_scaling"] == "default":
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
     words += [*_rendezvous(settings, variables), *signals]
@@ -69,7 +65,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
             added["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    words += ["-m", settings.module, *config, *rule, *settings.overrides]
+    words += ["-m", settings.module, *config, *settings.overrides]
     evaluation: tuple[str, ...] = ()
     if settings.evaluate:
         added[f"{OPTION_PREFIX}ROLLOUTS"] = "evaluate"

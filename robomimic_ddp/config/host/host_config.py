@@ -25,7 +25,7 @@ from robomimic_ddp.terminal import print_clean
 
 USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
-    "[debug=true] [resume=true] [ddp.NAME=value]"
+    "[debug=true] [resume=true|auto] [ddp.NAME=value]"
 )
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"

@@ -286,7 +286,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -
         f"taken by the run in {run.resume.source.directory}"
     )
     epochs = tree.at(run.config, "train.num_epochs") or 0
-    if inside is None and saved["epoch"] >= epochs > 0:
+    if saved["epoch"] >= epochs > 0:
         yield f"train.num_epochs={epochs}, and all are trained: raise it to train further"
     yield from notes
     old, new = saved["world_size"], run.plan.world_size
