@@ -32,7 +32,7 @@ from robomimic_ddp.errors import WrapError
 _STATE = "_robomimic_ddp_state"
 _DDP_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
 BUFFERS = [
-    name for name in ("broadcast_buffers", "forward_sync_buffers") if name in _DDP_PARAMETERS
+    name for name in ("forward_sync_buffers", "broadcast_buffers") if name in _DDP_PARAMETERS
 ]
 """Whether DDP copies buffers to all ranks before a training forward; renamed in torch 2.13."""
 EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
