@@ -117,11 +117,22 @@ VALUES = tuple(
 )
 
 
+CROPS = "observation.encoder.rgb.obs_randomizer"
+CROP = Case(
+    "rlds: a crop larger than images",
+    rlds(
+        f"{CROPS}_class=CropRandomizer",
+        *(f"{CROPS}_kwargs.crop_{side}={size}" for side, size in (("height", 8), ("width", 999))),
+    ),
+    ("crops of 8 x 999 from images of 128 x 128", "observation.image_dim", "nine tenths"),
+)
+
+
 @rows(*FOLDERS, *VALUES[:2])
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)
 
 
-@rows(*VALUES[2:])
+@rows(*VALUES[2:], CROP)
 def test_it_is_refused(case: Case, refusal: str) -> None:
     assert not [word for word in case.words if word not in refusal], refusal

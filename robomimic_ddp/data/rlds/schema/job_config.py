@@ -8,7 +8,7 @@ from typing import Any
 
 from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS, IMAGE_FILTERS
-from robomimic_ddp.config.tree import is_list, is_number, is_whole
+from robomimic_ddp.config.tree import at, is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import ConfigError
@@ -56,7 +56,7 @@ def check(config: Any) -> None:
     _check_weights(config)
     _check_fraction(config)
     _check_actions(config)
-    image_dim(config)
+    _check_crops(config)
     image_filter(config)
 
 
@@ -104,6 +104,20 @@ def image_dim(config: Any) -> list[int]:
             f"observation.image_dim={_plain(size)!r}: expected [height, width] in pixels."
         )
     return [int(number) for number in size]
+
+
+def _check_crops(config: Any) -> None:
+    """The host only asserts it, once the ranks have started."""
+    size, place = image_dim(config), "observation.encoder.rgb.obs_randomizer"
+    crop = [at(config, f"{place}_kwargs.crop_{side}") for side in ("height", "width")]
+    if at(config, f"{place}_class") != "CropRandomizer" or not all(map(is_number, crop)):
+        return
+    if any(part >= whole for part, whole in zip(crop, size)):
+        raise ConfigError(
+            f"{place}_kwargs: found crops of {crop[0]} x {crop[1]} from images of "
+            f"{size[0]} x {size[1]} (observation.image_dim); expected smaller ones. Set "
+            "crop_height and crop_width there, such as to nine tenths of the image."
+        )
 
 
 def image_filter(config: Any) -> str:
