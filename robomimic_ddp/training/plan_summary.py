@@ -19,6 +19,7 @@ from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.verify import data_fingerprint
 
+_EVERY_BATCH = "step_every_batch"
 _NAMED_SETS = 3
 _SMALL_BYTES = 2 * 10**9
 """What a policy keeps on a GPU fits with DDP below this, and FSDP is not mentioned."""
@@ -132,6 +133,12 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     steps = run.plan.steps_text(configured) if configured else data_fingerprint.length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
     yield f"schedule: {epochs} epoch(s){of}"
+    counted = (value for key, value in tree.named(run.config) if key.endswith(_EVERY_BATCH))
+    if tree.at(run.config, "experiment.validate") and True in counted:
+        yield (
+            f"schedule: the learning rate follows steps ({_EVERY_BATCH}); on one rank validation "
+            "batches count, too, as in the host, on several they do not"
+        )
     yield from _length_of_run(run.plan, configured)
 
 

@@ -47,6 +47,16 @@ def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
     assert lines[-1].endswith("in the whole plan, before training")
 
 
+@pytest.mark.parametrize(("every_batch", "validate"), [(True, True), (True, False), (False, True)])
+def test_schedules_that_count_validation_batches_on_one_rank_are_named(every_batch, validate):
+    settings = config()
+    settings["experiment"]["validate"] = validate
+    rate = {"initial": 1e-4, "step_every_batch": every_batch}
+    settings["algo"] = {"optim_params": {"policy": {"learning_rate": rate}}}
+    text = run_of(settings).describe()
+    assert ("on one rank validation batches count, too" in text) == (every_batch and validate)
+
+
 def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
