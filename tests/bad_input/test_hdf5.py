@@ -110,6 +110,11 @@ STRUCTURE = (
     ),
     Case("hdf5: no env_args", data(no_env_args), ("env_args", "missing or not a JSON")),
     Case(
+        "hdf5: no next observations",
+        data(delete("data/demo_0/next_obs"), hdf5_load_next_obs=True),
+        ("does not contain 'next_obs/", "obs/position", "train.hdf5_load_next_obs=true"),
+    ),
+    Case(
         "hdf5: unknown filter key",
         data(hdf5_filter_key="trian"),
         ("no filter key 'trian'", "found train, valid"),

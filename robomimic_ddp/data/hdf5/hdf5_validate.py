@@ -98,6 +98,8 @@ class _File:
         self.observations = [
             key for key in config.all_obs_keys if not any(word in key for word in LANGUAGE_KEYS)
         ]
+        loads_next = config.train.get("hdf5_load_next_obs", False)
+        self.groups = ("obs", "next_obs") if loads_next else ("obs",)
         kinds = tree.named(config.get("observation", {}))
         self.pictures = {
             key
@@ -186,14 +188,18 @@ class _File:
         file.group(f"data/{name}")
         where, steps = f"{self.path}: {name}", file.steps(name)
         actions = {_action_place(file, name, key): key for key in self.actions}
-        wanted = {**actions, **{f"obs/{key}": key for key in self.observations}}
+        observations = {f"{group}/{key}": key for group in self.groups for key in self.observations}
+        wanted = {**actions, **observations}
         for place, key in wanted.items():
             in_group = place == "actions" and hasattr(file.find(f"data/{name}/actions"), "items")
             shape = None if in_group else file.numbers(f"data/{name}/{place}")
             if shape is None:
+                remedy = f"Take {key!r} out of the config, or add it to the dataset."
+                if place.startswith("next_obs/"):
+                    remedy = "Add it to the dataset: train.hdf5_load_next_obs=true asks for it."
                 raise DataError(
                     f"{where} does not contain {place!r}: found {', '.join(_keys(file, name))}. "
-                    f"Take {key!r} out of the config, or add it to the dataset."
+                    f"{remedy}"
                 )
             if place in actions and len(shape) != 2:
                 raise DataError(
