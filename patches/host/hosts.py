@@ -90,8 +90,9 @@ class Host:
     @property
     def needs_another_name(self) -> bool:
         """Whether it is a copy of robomimic under another name: no import finds it."""
-        names = {self.package.name, "robomimic"}
-        return not self.scripts and self._imported & names == {"robomimic"} != {self.package.name}
+        if self.scripts or self.package.name == "robomimic":
+            return False
+        return "robomimic" in self._imported and self.package.name not in self._imported
 
     @cached_property
     def _imported(self) -> set[str]:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         add(
             "--ema",
             action="store_true",
-            help="write the averaged weights also in place of the nets",
+            help="write the averaged weights as nets, too, and nothing of the training",
         )
 
 

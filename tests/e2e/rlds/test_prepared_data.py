@@ -48,10 +48,10 @@ def test_two_ranks_print_one_report_and_one_error(tmp_path):
         path.write_text(json.dumps(config))
         return path
 
-    one = run("inspect-data", "--config", with_cache("one"), start=python)
-    two = run("inspect-data", "--config", with_cache("two"))
-    rows = [line for line in one.splitlines() if line.startswith(("abs_", "gripper"))]
-    assert len(rows) == 10 and [two.count(line) for line in rows] == [1] * 10
+    of_one_process = run("inspect-data", "--config", with_cache("one"), start=python)
+    of_two_ranks = run("inspect-data", "--config", with_cache("two"))
+    rows = [line for line in of_one_process.splitlines() if line.startswith(("abs_", "gripper"))]
+    assert len(rows) == 10 and [of_two_ranks.count(line) for line in rows] == [1] * 10
     flip(6)(source)
     for words in (
         ["inspect-data", "--config", with_cache("three")],
