@@ -296,7 +296,8 @@ RANK = "true & [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; sleep 6"
 @pytest.mark.parametrize("lost", ["lost", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_launcher_that_waits_for_a_lost_node_ends_after_its_ranks(lost):
     """It does not take the orphans of a rank, which a container's first process gets, for ranks."""
-    words = [*rendezvous.on_this_machine(), "--max_restarts=1", "--no-python", "sh", "-c", RANK]
+    torchrun = ["--max_restarts=1", "--monitor_interval=0.1"]  # an older torch asks every 5 s
+    words = [*rendezvous.on_this_machine(), *torchrun, "--no-python", "sh", "-c", RANK]
     result = python(None, "tests.commands.quick_launcher", *words, lost, timeout=90)
     assert result.returncode == (lost == "lost") and not result.timed_out, result
     message = "the launcher at localhost:0 does not answer, so this one ends"
