@@ -38,7 +38,7 @@ def test_sixteen_ranks_stopped_through_one_of_them_end_as_if_nothing_had_stopped
     """
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     require_clean(trained(host_copy, low_dim_dataset, through, "none"))
-    first = trained(host_copy, low_dim_dataset, stopped, f"7@own-SIGTERM:{EPOCHS * STEPS // 2 + 9}")
+    first = trained(host_copy, low_dim_dataset, stopped, f"7@SIGUSR1:{EPOCHS * STEPS // 2 + 9}")
     assert first.returncode == 1 and not first.timed_out and not first.leftovers, first
     directory = run_directory(stopped / "runs")
     assert json.loads((directory / "requeue").read_text())["signal"] == "a signal to another rank"
