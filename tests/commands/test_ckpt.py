@@ -140,7 +140,7 @@ def test_an_export_has_the_weights_that_the_policy_acts_with(write, tmp_path, em
     assert {*read} == {"load_policy.py"}
 
 
-def test_the_model_card_names_a_net_that_the_unedited_host_does_not_build(write, tmp_path):
+def test_the_model_card_names_a_net_that_the_unedited_host_does_not_build(write, tmp_path, capsys):
     level = "policy.noise_pred_net.down_modules.0.0.blocks.0.block.0.weight"
     config = json.dumps({"algo": {"unet": {"down_dims": [8]}}})
     model = {"nets": {level: torch.zeros(8, 2, 5)}, "ema": None}
@@ -148,6 +148,8 @@ def test_the_model_card_names_a_net_that_the_unedited_host_does_not_build(write,
     assert command("export", source, tmp_path / "policy") == 0
     card = (tmp_path / "policy" / "README.md").read_text()
     assert "| net | sized by algo.unet" in card and "the edit unet_config |" in card
+    out = capsys.readouterr().out
+    assert "an unedited robomimic" not in out and "\nthe net is sized by algo.unet" in out
 
 
 def hierarchical(content):

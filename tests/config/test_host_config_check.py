@@ -58,6 +58,20 @@ def test_where_the_host_allows_new_keys_a_mistyped_one_is_refused_and_a_new_one_
         host_config_check.require_known(config_with({}, "bc"), nested(key, 1))
     both = nested(rates[:-1], {"initial": 0.1, "initials": 0.2})
     host_config_check.require_known(config_with({}, "bc"), both)
+    of_file = nested(rates[:-1], {"initial": 0.1})
+    with pytest.raises(ConfigError, match=f"unknown key {rates}initials"):
+        host_config_check.require_known(config_with({}, "bc"), both, of_file=of_file)
+
+
+@pytest.mark.parametrize("has_both", [True, False])
+def test_a_mistyped_word_is_refused_although_the_file_sets_the_right_key(has_both, tmp_path):
+    rates = "algo.optim_params.policy.learning_rate."
+    content = nested(rates[:-1], {"initial": 0.1, **({"inital": 0.2} if has_both else {})})
+    file = tmp_path / "cfg.json"
+    file.write_text(json.dumps({"algo_name": "bc", **content}))
+    with nullcontext() if has_both else pytest.raises(ConfigError, match="closest valid key is"):
+        config = host_config.build_config([f"load_from={file}", f"{rates}inital=0.3"])
+        assert config.algo.optim_params.policy.learning_rate.inital == 0.3
 
 
 def nested(dotted, value):

@@ -227,4 +227,17 @@ def test_training_that_has_died_has_ended_after_a_while(seconds, ends, tmp_path)
 def test_following_a_run_that_has_died_plays_what_is_left_and_says_so(tmp_path, capsys):
     (tmp_path / "ddp.json").write_text('{"plan": {}}')
     assert cli.main(["evaluate", str(tmp_path), "--follow", "--workers", "1"]) == EXIT_DONE
-    assert "training ended before its last epoch" in " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
+    assert "training ended before its last epoch" in text and "(none at all)" in text
+
+
+def test_a_run_without_new_checkpoints_gets_a_sentence_and_no_empty_table(tmp_path, capsys):
+    (tmp_path / "ddp.json").write_text('{"outcome": {}}')
+    signature = checkpoints.signature(tmp_path, write(tmp_path / "last.pth", 7))
+    line = {"kind": "result", "epoch": 7, "weights": "x", "env": "lift", "episodes": 50}
+    more = {"lost": [], "file": signature, "checkpoint": "x", "interval": None, "log": {}}
+    evaluation.append(tmp_path, {**line, **more})
+    words = ["evaluate", str(tmp_path), "--follow", "--workers", "1", "--episodes", "4"]
+    assert cli.main(words) == EXIT_DONE
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.endswith("(1 evaluated before; leave out --follow to evaluate one again)")

@@ -90,8 +90,11 @@ def _export(args: argparse.Namespace) -> None:
     from robomimic_ddp.commands.ckpt import contents
     from robomimic_ddp.commands.ckpt.export import export
 
-    weights = export(contents.read(args.path), paths.expanded(args.path), folder)
-    say(f"{folder}: the weights are {weights}; its load_policy.py works without robomimic-ddp")
+    weights, sizes = export(contents.read(args.path), paths.expanded(args.path), folder)
+    host = "an unedited robomimic" if sizes is None else "a robomimic as the next line says"
+    say(f"{folder}: the weights are {weights}; its load_policy.py works with {host}")
+    if sizes is not None:
+        say(f"the net is {sizes}")
 
 
 def _rewrite(args: argparse.Namespace) -> None:

@@ -29,9 +29,10 @@ _TRAINING = {"nets", "ema", "optimizers", "lr_schedulers"}
 _NEEDED = ("config", "algo_name", "shape_metadata")
 
 
-def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
+def export(content: Mapping[str, Any], source: Path, folder: Path) -> tuple[str, str | None]:
     """Write the policy of the checkpoint `content`, read from `source`, as the new `folder`; return
-    what weights they are. Raises CheckpointError: nothing is then written.
+    what weights they are, and what to know of the net's sizes. Raises CheckpointError: nothing is
+    then written.
     """
     _require_policy(content, source)
     digest = contents.weights_digest(content, str(source))
@@ -44,6 +45,8 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
     numbers = contents.count(tensors)
     kind = "averages of the nets (EMA)" if averaged else "those of the nets"
     weights = f"{kind}, {numbers:,} numbers"
+    shapes = ((key, value.shape) for key, value in content["model"]["nets"].items())
+    sizes = net_sizes.note(shapes, config)
     try:
         written = {
             WEIGHTS: _safetensors(tensors),
@@ -51,7 +54,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
             STATISTICS: _json(statistics),
             METADATA: _json({**rest, "weights": section}),
             LOADER.name: files.read_bytes(LOADER),
-            CARD: _card(content, config, source, (weights, digest)).encode(),
+            CARD: _card(content, config, source, (weights, digest, sizes)).encode(),
         }
     except (KeyError, TypeError, ValueError) as error:  # a kind of number, an object, a text
         raise CheckpointError(
@@ -59,7 +62,7 @@ def export(content: Mapping[str, Any], source: Path, folder: Path) -> str:
             "it was not exported."
         ) from error
     _write(written, folder)
-    return weights
+    return weights, sizes
 
 
 def _require_policy(content: Mapping[str, Any], source: Path) -> None:
@@ -122,17 +125,19 @@ def _write(contents_of: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _card(
-    content: Mapping[str, Any], config: Mapping[str, Any], source: Path, of: tuple[str, str]
+    content: Mapping[str, Any],
+    config: Mapping[str, Any],
+    source: Path,
+    of: tuple[str, str, str | None],
 ) -> str:
     """Return the model card, with what the files of the checkpoint's run know. of: the weights in
-    words, and their digest.
+    words, their digest, and the note on the net's sizes.
     """
-    weights, digest = of
-    nets = content["model"]["nets"].items()
+    weights, digest, sizes = of
     rows = [
         ("algorithm", content["algo_name"]),
         ("weights", weights),
-        ("net", net_sizes.note(((key, value.shape) for key, value in nets), config)),
+        ("net", sizes),
         *_shapes(content["shape_metadata"]),
         ("data", ", ".join(Path(path).name for path in paths.datasets(config.get("train")))),
     ]

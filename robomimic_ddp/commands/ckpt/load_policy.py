@@ -25,4 +25,12 @@ def load_policy(folder=Path(__file__).parent, device="cpu"):
     averaged = checkpoint.pop("weights") == "ema"
     checkpoint["model"] = {"nets": weights, "ema": weights if averaged else None}
     device = torch.device(device)
-    return FileUtils.policy_from_checkpoint(device=device, ckpt_dict=checkpoint)[0]
+    try:
+        return FileUtils.policy_from_checkpoint(device=device, ckpt_dict=checkpoint)[0]
+    except RuntimeError as error:
+        if "load_state_dict" not in str(error):  # torch lists each weight that does not fit
+            raise
+        raise RuntimeError(
+            f"{FileUtils.__file__} builds another net than the one exported: see the line 'net' of "
+            f"{folder / 'README.md'}, and put that robomimic's folder first in PYTHONPATH"
+        ) from None

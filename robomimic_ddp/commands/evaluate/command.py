@@ -87,7 +87,7 @@ def run(command: str, args: argparse.Namespace) -> int:
             results, faults = _follow(directory, args.episodes, evaluator)
         else:
             results, faults = _evaluate(selected, evaluator)
-    if results or not faults:
+    if results:
         rows = [record.HEAD, *map(record.cells, results)]
         print_clean("\n".join(table(rows, width())))
     if faults:
@@ -131,7 +131,12 @@ def _follow(
         results += new
     if run_summary.is_incomplete(directory):
         say("training ended before its last epoch; evaluate again when it has been resumed")
-    return results, [text for _, text in follower.unreadable.values()]
+    faults = [text for _, text in follower.unreadable.values()]
+    if not results and not faults:
+        before = len(follower.weights)
+        known = f"{before} evaluated before; leave out --follow to evaluate one again"
+        say(f"no new checkpoint in {directory} ({known if before else 'none at all'})")
+    return results, faults
 
 
 def _gpus(text: str | None) -> list[str]:

@@ -99,7 +99,7 @@ def build_config(arguments: Sequence[str]) -> Any:
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
     keys = tuple(key for key, _ in tree.named(overrides))
-    settings = merged(settings, overrides)
+    of_file, settings = settings, merged(settings, overrides)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -109,6 +109,7 @@ def build_config(arguments: Sequence[str]) -> Any:
     json_config.require_registered(algo_name, config_factory)
     config = config_factory(algo_name)
     prepare_config(config, settings)
+    host_config_check.require_known(config, settings, of_file=of_file)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
     with config.values_unlocked():
         config.update(settings)

@@ -55,17 +55,20 @@ def require_known(
     prefix: str = "",
     root: Any = None,
     new_keys: list[str] | None = None,
+    of_file: Mapping | None = None,
 ) -> None:
     """Raises ConfigError for a key of `settings` that the host's `config` does not declare, with
     the closest one, and for a value of another type than the default's. A section in which the
-    host allows new keys may have any, but not one that is spelt almost as a declared one. A list
-    `new_keys` gets the dotted names of undeclared keys instead.
+    host allows new keys may have any, but not one that is spelt almost as a declared one, unless
+    the config file (`of_file`; default: `settings`) has both. A list `new_keys` gets the dotted
+    names of undeclared keys instead.
     """
     root = config if root is None else root
+    of_file = settings if of_file is None else of_file
     for key, value in settings.items():
         if key not in config:
             takes_any = not getattr(config, "key_lockable", False)
-            if takes_any and not _is_misspelt(key, config, settings):
+            if takes_any and not _is_misspelt(key, config, of_file):
                 continue
             if new_keys is not None:
                 new_keys.append(f"{prefix}{key}")
@@ -79,20 +82,22 @@ def require_known(
                 f"{prefix}{key}.{min(config[key])}=VALUE."
             )
         if is_section:
-            require_known(config[key], value, f"{prefix}{key}.", root, new_keys)
+            inner = of_file.get(key)
+            inner = inner if isinstance(inner, Mapping) else {}
+            require_known(config[key], value, f"{prefix}{key}.", root, new_keys, inner)
         else:
             _require_kind(f"{prefix}{key}", value, config[key])
 
 
-def _is_misspelt(key: Any, section: Any, settings: Mapping) -> bool:
-    """Return whether `key` of `settings` is almost one that the host's `section` declares, and they
-    have not. Sections of lists or sections do not count: hosts allow new modalities, such as rgb2
+def _is_misspelt(key: Any, section: Any, of_file: Mapping) -> bool:
+    """Return whether `key` is almost one that the host's `section` declares, and the config file has
+    not both. Sections of lists or sections do not count: hosts allow new modalities, such as rgb2
     in addition to rgb.
     """
     if all(isinstance(value, (Mapping, list, tuple)) for value in section.values()):
         return False
     close = difflib.get_close_matches(str(key), list(section), n=1, cutoff=_ALMOST)
-    return any(name not in settings for name in close)
+    return any(name not in of_file or key not in of_file for name in close)
 
 
 def _require_kind(dotted: str, value: Any, default: Any) -> None:
