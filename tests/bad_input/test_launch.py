@@ -58,7 +58,7 @@ MODES = (
     Case(
         "launch: global batch that does not split",
         dotlist("ddp.batch=global", "train.batch_size=6"),
-        ("train.batch_size=6", "2 samples would be dropped", "4 or 8"),
+        ("train.batch_size=6", "2 sample(s) would be dropped", "4 or 8"),
         {**RANKS, **MAIN},
     ),
 )

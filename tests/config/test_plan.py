@@ -247,14 +247,14 @@ def test_micro_batches_count_as_samples_of_a_step():
     assert "batch: 8 per rank x 2 x 3 micro-batches = 48 samples per step" in plan.describe()
     shared = planned(launched(0, 2), batch=48, accumulate=3, batch_policy="global")
     assert (shared.batch_per_rank, shared.samples_per_step) == (8, 48)
-    with pytest.raises(PlanError, match="2 ranks x 2 micro-batches: 2 samples .* Use 40 or 44"):
+    with pytest.raises(PlanError, match="2 ranks x 2 micro-batches: 2 sample.s. .* Use 40 or 44"):
         planned(launched(0, 2), batch=42, accumulate=2, batch_policy="global")
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "batch, words",
-    [(30, ["28 or 32", "over 4 ranks: 2 samples would be dropped"]), (3, ["Use 4,"])],
+    [(30, ["28 or 32", "over 4 ranks: 2 sample(s) would be dropped"]), (3, ["Use 4,"])],
 )
 def test_global_batch_that_does_not_split(batch, words):
     with pytest.raises(PlanError) as caught:

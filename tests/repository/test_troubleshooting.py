@@ -71,7 +71,7 @@ def test_the_page_of_messages_holds_every_message():
                 missing += [place] if place not in reported else []
     assert seen > 150 and not missing, f"the page lacks the messages of {missing}"
     page = all_messages.page()
-    for words in ("samples would be dropped each step", "RANK=", "## DataError", "warning: "):
+    for words in ("sample(s) would be dropped each step", "RANK=", "## DataError", "warning: "):
         assert words in page, words
 
 

@@ -36,8 +36,8 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
 _LOOK_SECONDS, _STUCK_SECONDS = 5.0, 45.0
-"""torchrun asks for its ranks' exit codes every 0.1 s (5 s in older torch), and for 30 s not while it
-ends some.
+"""torchrun asks for its ranks' exit codes every 0.1 s (5 s in older torch), and for 30 s not while
+it ends some.
 """
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 """Signals that torchrun handles once it has started its ranks; before that, the first process of a

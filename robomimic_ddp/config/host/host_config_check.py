@@ -90,9 +90,9 @@ def require_known(
 
 
 def _is_misspelt(key: Any, section: Any, of_file: Mapping) -> bool:
-    """Return whether `key` is almost one that the host's `section` declares, and the config file has
-    not both. Sections of lists or sections do not count: hosts allow new modalities, such as rgb2
-    in addition to rgb.
+    """Return whether `key` is almost one that the host's `section` declares, and the config file
+    has not both. Sections of lists or sections do not count: hosts allow new modalities, such as
+    rgb2 in addition to rgb.
     """
     if all(isinstance(value, (Mapping, list, tuple)) for value in section.values()):
         return False

@@ -237,7 +237,7 @@ def batch_per_rank(options: Options, batch: int, world: int) -> int:
         micro = f" x {options.accumulate} micro-batches" if options.accumulate > 1 else ""
         raise PlanError(
             f"train.batch_size={batch} with ddp.batch=global does not split over {world} "
-            f"ranks{micro}: {batch % parts} samples would be dropped each step. Use {choice}, or "
+            f"ranks{micro}: {batch % parts} sample(s) would be dropped each step. Use {choice}, or "
             "ddp.batch=per_rank."
         )
     return batch // parts

@@ -72,8 +72,8 @@ def test_the_site_has_every_page_and_message(site: Path) -> None:
     for page in PAGES:
         assert (site / f"{page.stem}.html").exists(), page.name
     shown = re.sub(r"<[^>]+>", "", (site / "messages.html").read_text())
-    assert "samples would be dropped each step" in shown
-    assert "samples would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
+    assert "sample(s) would be dropped each step" in shown
+    assert "sample(s) would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
 
 
 @pytest.mark.slow

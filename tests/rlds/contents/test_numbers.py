@@ -75,7 +75,7 @@ def index(lengths, labelled, success, files):
     )  # fmt: skip
 
 
-def test_filters_keep_what_they_say():
+def test_filters_keep_what_they_say(capsys):
     table = index([5, 6, 7, 0], [1, 0, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1])
     counts = table.length
 
@@ -85,6 +85,11 @@ def test_filters_keep_what_they_say():
     assert kept(True, True) == [0]
     assert kept(False, True) == [0, 2]
     assert kept(True, False) == [0, 1]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        "note: 2 of the 4 episodes of x are left out. 1: without success (success; "
+        "train.success_only); 1: too short for one window (train.seq_length and its padding)"
+    )
     assert kept(False, False) == [0, 1, 2]
     judged = replace(table, passed=np.array([[1, 1], [1, 0], [0, 1], [1, 1]], bool))
     single = np.array([1, 1, 1, 0])  # windows

@@ -1,15 +1,18 @@
-"""Which episodes are used, and which of them for validation: pure functions of the index."""
+"""Which episodes are used, and which of them for validation: functions of the index."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.data.rlds.index.statistics import Index
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import print_clean
 
 
 def select_episodes(
@@ -22,7 +25,8 @@ def select_episodes(
     success: Any = "success",
 ) -> np.ndarray:
     """Return the rows of `index` that pass the filters and have at least one window, int64 [K], in
-    order. Raises DataError. filters, success: the schema's, for the message.
+    order; the main rank prints why others are left out. Raises DataError. filters, success: the
+    schema's, for the message.
     """
     reasons = {
         f"without success ({success}; train.success_only)": ~index.success & success_only,
@@ -37,14 +41,17 @@ def select_episodes(
     for mask in reasons.values():
         dropped |= mask
     rows = np.flatnonzero(~dropped)
+    counts = "; ".join(
+        f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
+    )
     if len(rows) == 0:
-        counts = "; ".join(
-            f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
-        )
         raise DataError(
             f"none of the {len(index.length)} episodes of {where} passes the filters. Dropped "
             f"{counts}. Switch off the filter that does not fit this dataset."
         )
+    if counts and group.is_main():
+        text = f"note: {dropped.sum()} of the {len(dropped)} episodes of {where} are left out"
+        print_clean(f"{text}. {counts}", file=sys.stderr)
     return rows
 
 
