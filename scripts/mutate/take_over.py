@@ -64,6 +64,9 @@ def take_over(mutant: Mutant, functions: list[types.FunctionType]) -> None:
         code = table.get(function.__code__)
         if code is not None and len(code.co_freevars) == len(function.__code__.co_freevars):
             function.__code__ = code
+    for value in vars(sys.modules[name.removesuffix(".__init__")]).values():
+        if hasattr(value, "cache_clear"):  # of functools: what the tests before have computed
+            value.cache_clear()
 
 
 def run_again(module: types.ModuleType, code: types.CodeType) -> None:
