@@ -10,7 +10,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training.step.schedule import shorten
+from robomimic_ddp.training.step.schedule import present_rates, shorten
 
 MADE = {
     "warm-up": lambda one: lr_scheduler.LambdaLR(one, lambda at: min(1.0, (at + 1) / 8)),
@@ -63,6 +63,14 @@ def test_a_cosine_ends_with_the_run_and_does_not_rise(length, factor, steps):
         found = rates(algo, steps + 1)
     assert found == sorted(found, reverse=True) and found[-1] == pytest.approx(0.0, abs=1e-12)
     assert found[-2] > 0.01
+
+
+def test_present_rates_are_those_of_the_function_at_its_place():
+    half = algo_of(lambda one: lr_scheduler.LambdaLR(one, lambda at: 0.5**at), True)
+    (schedule,) = half.lr_schedulers["policy"]
+    schedule.base_lrs, schedule.last_epoch = [0.1], 2
+    assert [*present_rates(half)] == pytest.approx([0.025])
+    assert [*present_rates(algo_of(MADE["cosine"], True))] == []
 
 
 def test_a_schedule_of_unknown_length():

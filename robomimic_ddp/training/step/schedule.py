@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -37,8 +36,8 @@ def present_rates(algo: Any) -> Iterator[float]:
     for _, part in host_algo.parts(algo):
         for _, schedule in _schedules(part):
             if isinstance(schedule, lr_scheduler.LambdaLR):
-                factors = (factor_of(schedule.last_epoch) for factor_of in schedule.lr_lambdas)
-                yield from map(operator.mul, schedule.base_lrs, factors)
+                for base_lr, factor_of in zip(schedule.base_lrs, schedule.lr_lambdas):
+                    yield base_lr * factor_of(schedule.last_epoch)
 
 
 def _schedules(part: Any) -> Iterator[tuple[str, Any]]:

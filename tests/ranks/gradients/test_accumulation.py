@@ -38,7 +38,7 @@ class Algo:
         vars(self).update(vars(make_algo()))
         self.averaged = 0
         self.ema.step = self.average
-        self.forwards = []
+        self.forwards, self.waiting = [], []
 
     def average(self, nets):
         self.averaged += 1
@@ -49,6 +49,8 @@ class Algo:
     def train_on_batch(self, batch, epoch):
         loss = loss_of(self, batch["actions"])
         self.forwards.append(len(batch["actions"]))
+        nets = [net for _, net in verify.structure.parallel_nets(self)]
+        self.waiting.append([parallel.state_of(net).accumulating for net in nets])
         backprop = sys.modules["tests.utils.torch_utils"].backprop_for_loss
         norms = backprop(self.nets, self.optimizers["policy"], loss)
         self.ema.step(self.nets)
@@ -86,7 +88,9 @@ def counted(nets):
 
 
 def count_reductions():
-    """(buckets reduced a step, steps, averages, micro-batches, gradients) of this rank."""
+    """((buckets reduced, steps, averages), micro-batches, which nets' gradients wait in each of
+    them, gradients) of one step on this rank.
+    """
     with ExitStack() as undo:
         algo, nets = prepared(undo)
         reduced = counted(nets)
@@ -94,16 +98,18 @@ def count_reductions():
         batch = algo.process_batch_for_training({"actions": torch.randn(8, 4)})
         infos = algo.train_on_batch(batch, 1)
         taken = algo.optimizers["policy"].state_dict()["state"][0]["step"]
-        return len(reduced), float(taken), algo.averaged, algo.forwards, infos[-1]["gradients"]
+        counts = len(reduced), float(taken), algo.averaged
+        return counts, algo.forwards, algo.waiting, infos[-1]["gradients"]
 
 
 def test_gradients_are_reduced_once_and_the_rest_happens_once(ranks):
     zero, one = ranks.run(count_reductions)
-    for reductions, steps, averages, micro_batches, _ in (zero, one):
-        assert (reductions, steps, averages) == (2, 1.0, 1)  # a bucket of each of two nets
+    for counts, micro_batches, waiting, _ in (zero, one):
+        assert counts == (2, 1.0, 1)  # a bucket of each of two nets
         assert micro_batches == [2, 3, 3]
-    for name, gradient in zero[4].items():
-        assert torch.equal(gradient, one[4][name]), name
+        assert waiting == [[True] * 2, [True] * 2, [False] * 2]
+    for name, gradient in zero[-1].items():
+        assert torch.equal(gradient, one[-1][name]), name
 
 
 def reductions_of_steps(static_graph):

@@ -17,7 +17,7 @@ class Quotas:
     def __init__(
         self, weights: Sequence[float], batch_size: int, before: Sequence[int] | None = None
     ) -> None:
-        self.weights = (np.asarray(weights, np.float64) / np.sum(weights)).tolist()
+        self.weights = np.divide(weights, np.sum(weights)).tolist()
         self.batch_size = batch_size
         self.before = [0] * len(weights) if before is None else list(before)
 
