@@ -52,7 +52,7 @@ GROUPS = {
     "data/rlds/schema/job_config": "rlds/contents/test_schemas bad_input/test_rlds",
     "data/rlds/order/windows": "data/test_orders_never_change rlds/order/test_window_bounds",
     "commands/evaluate/checkpoints commands/evaluate/record monitoring/records/evaluation": (
-        "evaluate/test_best evaluate/test_pieces"
+        "evaluate/test_best evaluate/test_pieces evaluate/test_trackers"
     ),
     "data/rlds/loaders/base data/rlds/loaders/train data/rlds/loaders/valid"
     " data/rlds/loaders/mixture data/rlds/loaders/make data/rlds/dataset data/rlds/host_datasets"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
+from optuna.study import StudyDirection
 
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, space, study
+from robomimic_ddp.commands.sweep.study import REQUEUE
 from robomimic_ddp.commands.sweep.worker import Worker, _is_orphan
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
-from robomimic_ddp.errors import EXIT_REFUSED, UsageError
+from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED, UsageError
 
 
 def test_ranges_are_drawn_as_they_are_written():
@@ -58,6 +61,16 @@ def test_half_a_line_at_the_end_of_a_journal_is_removed(before, after, tmp_path)
     (tmp_path / "journal").write_bytes(before)
     journal._remove_half_line(tmp_path / "journal")
     assert (tmp_path / "journal").read_bytes() == after
+
+
+def test_a_journal_is_locked_beside_it_while_a_line_is_written(tmp_path, monkeypatch):
+    """All processes of a sweep share the lock, wherever they were started."""
+    locks, symlink = [], os.symlink
+    monkeypatch.setattr(
+        os, "symlink", lambda target, lock: locks.append(Path(lock)) or symlink(target, lock)
+    )
+    journal.storage(tmp_path / "journal").create_new_study([StudyDirection.MINIMIZE], "a")
+    assert locks and {(lock.parent, lock.exists()) for lock in locks} == {(tmp_path, False)}
 
 
 def write_run(trial: study.Trial, name: str, *lines: tuple[int, str, dict]) -> Path:
@@ -163,6 +176,23 @@ def test_a_trial_of_another_container_is_not_awaited(make, monkeypatch):
     monkeypatch.setattr(env, "process_space", lambda: f"{env.host_name()}:another")
     assert not _is_orphan(trial) and not Worker(made, [""])._begin_trials()
     first.jobs[0].log.close()
+
+
+def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsys):
+    """torchrun's own exit code is 1 where its ranks have stopped on request."""
+    made = make("train.seed=1")
+    (trial,) = made.trials()
+    worker = Worker(made, [""], program=["-c", "raise SystemExit(1)"], poll=0.01)
+    start = worker._start_training
+
+    def and_stop(*args):
+        (write_run(trial, "20260101") / REQUEUE).touch()
+        return start(*args)
+
+    worker._start_training = and_stop
+    assert worker.run() == EXIT_STOPPED
+    assert ": stopped; the next sweep run resumes it" in capsys.readouterr().out
+    assert made.trials()[0].state == "running"
 
 
 def test_a_training_that_is_killed_again_and_again_fails(make, capsys):

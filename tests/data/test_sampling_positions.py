@@ -9,9 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
+from robomimic_ddp.data.sampling.pass_order import is_stateless
 from robomimic_ddp.distributed import rng
 from robomimic_ddp.errors import CheckpointError
 from tests.data.host_epochs import Host, Samples, indices
@@ -196,6 +203,20 @@ def test_without_a_place_that_fits_one_rank_begins_a_pass(position, words):
     loader = replayed()
     assert words in loader.seek(position, 2, 1)
     assert loader.batches_left() == len(list(loader)) == 10
+
+
+def test_samplers_with_a_generator_of_their_own_are_iterated_as_often_as_they_were():
+    seeded = {"generator": torch.Generator()}
+    for sampler, repeated in (
+        (None, None),
+        (SequentialSampler(range(3)), None),
+        (RandomSampler(range(3)), RandomSampler(range(3), **seeded)),
+        (SubsetRandomSampler([1, 2]), SubsetRandomSampler([1, 2], **seeded)),
+        (WeightedRandomSampler([1.0], 3), WeightedRandomSampler([1.0], 3, **seeded)),
+    ):
+        assert is_stateless(sampler)
+        assert repeated is None or not is_stateless(repeated)
+    assert not is_stateless([2, 0, 1])
 
 
 def test_a_dropped_iterator_has_no_position():

@@ -43,6 +43,24 @@ def test_what_it_does_not_take_is_one_clear_error(option, arguments, words):
         assert word in str(caught.value)
 
 
+SET_BY_THE_RUN = {
+    "kwargs": "module device_ids output_device dim process_group device_mesh init_sync "
+    "mixed_precision delay_all_reduce_named_params param_to_hook_all_reduce",
+    "loader": "dataset collate_fn sampler batch_sampler shuffle batch_size drop_last num_workers "
+    "worker_init_fn generator",
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "option, name",
+    [(option, name) for option, text in SET_BY_THE_RUN.items() for name in text.split()],
+)
+def test_what_the_run_sets_is_not_the_users_to_set(option, name):
+    with pytest.raises(OptionError, match=f"ddp.{option}.{name} cannot be set: the run sets it"):
+        require_accepted(Options(**{option: {name: 1}}))
+
+
 def test_names_that_users_look_for_are_torchs():
     newest = {"forward_sync_buffers", "broadcast_buffers", "in_order"}
     for option, names in PASSED_ON.items():

@@ -8,26 +8,23 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 from robomimic_ddp import cli
 from robomimic_ddp.commands import plot
 from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.commands.evaluate import record as record_of
 from robomimic_ddp.commands.evaluate.follow import Follower
-from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
 from tests import heartbeats
 from tests.evaluate.conftest import Job
 from tests.evaluate.test_pieces import CONFIG, write
+from tests.evaluate.test_trackers import scalars
 from tests.hosts import require_clean
 
 SOON_SECONDS = 240.0
@@ -111,19 +108,6 @@ def test_a_checkpoint_without_a_result_ends_the_command_with_1(tmp_path, capsys,
         assert all(text.startswith("warning: a checkpoint is left out") for text in warnings)
 
 
-def scalars(run: Path) -> dict[tuple[str, int], float]:
-    """(tag, epoch) -> value of the TensorBoard files of an evaluation."""
-    found = {}
-    for file in (run / "logs" / "tb").glob("*.evaluation"):
-        data = file.read_bytes()
-        while data:
-            size = int.from_bytes(data[:8], "little")
-            event = Event.FromString(data[12 : 12 + size])
-            data = data[16 + size :]
-            found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
-    return found
-
-
 @pytest.mark.e2e
 @pytest.mark.timeout(500)
 def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path) -> None:
@@ -167,50 +151,6 @@ def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path)
     plot.plot([str(job.run)], str(tmp_path / "curves.png"))
     drawn = plot._records(job.run)
     assert [line["epoch"] for line in drawn if line["phase"] == "rollout"] == [1, 2]
-
-
-class FakeWandb:
-    """What is called of wandb."""
-
-    def __init__(self) -> None:
-        self.begun, self.logged = [], []
-
-    def init(self, **settings):
-        self.begun.append(settings)
-        return self
-
-    def Settings(self, **settings):
-        return settings
-
-    def define_metric(self, *names, **settings):
-        pass
-
-    def log(self, values):
-        self.logged.append(values)
-
-    def finish(self):
-        self.logged.append("finished")
-
-
-def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, monkeypatch, capsys):
-    wandb = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    config = {"experiment": {"logging": {"log_wandb": True, "wandb_proj_name": "lift"}}}
-    checkpoint = SimpleNamespace(config=config, epoch=50, mean_of="")
-    result = {"env": "lift", "log": {"Success_Rate": 0.5}}
-    trackers = Trackers(tmp_path)
-    trackers.log(checkpoint, [result])
-    trackers.log(checkpoint, [result])
-    assert capsys.readouterr().err.count("are not in the run's TensorBoard or W&B") == 1
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "wandb_run_id").write_text("abc\n")
-    trackers.log(checkpoint, [result])
-    trackers.close()
-    (begun,) = wandb.begun
-    assert (begun["id"], begun["project"], begun["resume"]) == ("abc", "lift", "allow")
-    assert begun["settings"]["x_primary"] is False
-    assert wandb.logged == [{"Rollout/Success_Rate/lift": 0.5, "epoch": 50}, "finished"]
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, False), (1000.0, True)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from robomimic_ddp import checkpoint
@@ -64,6 +66,102 @@ def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, caps
     assert "ROBOMIMIC_DDP_RESUME=true" in printed.out
     resume.forget_requeue(FoundRun(tmp_path, "state"))
     assert "warning: the requeue marker could not be removed: " in capsys.readouterr().err
+
+
+@pytest.fixture
+def saver(tmp_path):
+    """The saver of a run on one rank, that has begun."""
+    with running(tmp_path) as run:
+        saver = state_saver.StateSaver(run, make_algo("single"))
+        saver.restore()
+        yield saver
+
+
+def test_a_run_that_is_killed_in_something_long_is_marked_once_it_has_a_state(saver, tmp_path):
+    """Before that it could not get further another time either."""
+    marker = tmp_path / checkpoint.REQUEUE_NAME
+    saver.leave_marker()
+    assert not marker.exists()
+    saver.epoch_end(3)
+    saver.leave_marker()
+    assert "during epoch 4; that epoch will be trained again" in marker.read_text()
+    marker.unlink()
+    saver.run.output.record = None  # a host without a folder of its run
+    saver.leave_marker()
+    assert not marker.exists()
+
+
+def test_a_host_without_a_folder_of_its_run_stops_without_a_marker(saver, tmp_path):
+    saver.run.output.record = None
+    saver.run.stopper.agreed_at_last = lambda: True
+    with pytest.raises(Stopped):
+        saver.epoch_end(3)
+    assert not (tmp_path / checkpoint.REQUEUE_NAME).exists()
+
+
+def test_the_end_of_a_run_saves_what_is_not_saved_yet_and_waits_for_the_files(
+    saver, monkeypatch, capsys
+):
+    saves, places, waits = [], [], []
+    save = saver._hand_over
+    monkeypatch.setattr(saver, "_hand_over", lambda *args: saves.append(args) or save(*args))
+    monkeypatch.setattr(state_saver.watchdog, "reached", places.append)
+    flush = lambda *seconds: waits.append(seconds) or not seconds  # noqa: E731
+    monkeypatch.setattr(saver.run.output.writer, "flush", flush)
+    saver.epoch_end(3)
+    saver.finish()
+    assert len(saves) == 1, "the state of the last epoch has been saved"
+    where = state_saver.watchdog.SAVING
+    assert places == [f"{where}the state after epoch 3", f"{where}the last files"]
+    assert waits == [(5.0,), ()] and "the last files are being written" in capsys.readouterr().out
+    saver.is_saved = False
+    saver.finish()
+    assert len(saves) == 2
+
+
+def test_a_run_that_has_finished_no_epoch_starts_over_and_says_so(tmp_path, capsys):
+    (tmp_path / "history.jsonl").write_text('{"epoch": 1, "phase": "train", "log": {}}\n')
+    with running(tmp_path, FoundRun(tmp_path, "begun")) as run:
+        assert state_saver.StateSaver(run, make_algo("single")).restore() is None
+    said = f"no epoch was finished: training starts over in {tmp_path}"
+    assert said in capsys.readouterr().out
+    assert (tmp_path / "history.jsonl").read_text() == "", "epoch 1 is trained again"
+
+
+def test_lines_of_epochs_that_are_trained_again_are_removed(tmp_path):
+    def line(epoch):
+        return json.dumps({"epoch": epoch, "log": {"b": 1, "a": 2}, "phase": "train"}) + "\n"
+
+    path = tmp_path / "history.jsonl"
+    path.write_text(line(1) + line(2) + line(3) + line(3)[:9])
+    resume.trim_history(tmp_path, 2)
+    assert [json.loads(text)["epoch"] for text in path.read_text().splitlines()] == [1, 2]
+    assert path.read_text().endswith("\n")
+    assert path.read_text().startswith('{"epoch": 1, "log": {"a": 2, "b": 1}')
+
+
+def test_a_config_that_the_host_overwrites_with_another_is_kept(tmp_path, capsys):
+    config, old = tmp_path / "config.json", tmp_path / "config.json.old"
+    config.write_text("before")
+    with running(tmp_path) as run:
+        resume.remember_config(run, tmp_path)
+        resume.keep_config(run)
+        assert not old.exists() and capsys.readouterr().out == ""
+        config.write_text("after")
+        resume.keep_config(run)
+    assert (config.read_text(), old.read_text()) == ("after", "before")
+    assert "config.json has changed" in capsys.readouterr().out
+
+
+def test_a_command_to_resume_comes_after_the_files_that_are_being_written(tmp_path, monkeypatch):
+    """Until then there may be no state to resume from."""
+    with running(tmp_path) as run:
+        state = tmp_path / checkpoint.STATE
+        monkeypatch.setattr(run.output.writer, "flush", lambda seconds: state.touch())
+        shown = []
+        monkeypatch.setattr(resume, "print_clean", lambda text, file: shown.append(text))
+        resume.print_resume_command(run)
+    assert len(shown) == 1 and "can be resumed" in shown[0]
 
 
 def life(directory, found=None, **variables):

@@ -85,7 +85,7 @@ def is_range(distribution: Any) -> bool:
 def grid(space: Space) -> list[dict[str, Any]]:
     """Return every combination of values, as for the journal; the last key changes fastest."""
     choices = (distribution.choices for distribution in space.values())
-    return [dict(zip(space, values, strict=True)) for values in itertools.product(*choices)]
+    return [dict(zip(space, values)) for values in itertools.product(*choices)]
 
 
 def samples(space: Space) -> Iterator[dict[str, Any]]:

@@ -72,10 +72,9 @@ def another_order(what: str, sampler: Any) -> CheckpointError:
 
 def is_stateless(sampler: Any) -> bool:
     """Return whether each iteration of `sampler` depends only on the global random streams."""
-    if sampler is None or _only_draws_weights(sampler):
-        return getattr(sampler, "generator", None) is None
-    known = (SequentialSampler, RandomSampler, SubsetRandomSampler)
-    return type(sampler) in known and getattr(sampler, "generator", None) is None
+    plain = (type(None), SequentialSampler, RandomSampler, SubsetRandomSampler)
+    is_known = type(sampler) in plain or _only_draws_weights(sampler)
+    return is_known and getattr(sampler, "generator", None) is None
 
 
 def _only_draws_weights(sampler: Any) -> bool:

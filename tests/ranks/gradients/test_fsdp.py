@@ -56,6 +56,19 @@ def outputs(nets: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return nets["policy"]["noise_pred_net"](nets["policy"]["obs_encoder"](x))
 
 
+def with_a_parameter_outside() -> None:
+    algo = make_algo("fsdp")
+    algo.nets["extra"] = nn.Linear(2, 2)
+    algo.optimizers["policy"].add_param_group({"params": [algo.nets["extra"].weight]})
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_a_parameter_that_would_not_be_averaged_is_named(ranks):
+    with pytest.raises(RankError, match=r"policy updates nets.extra.weight \[2, 2\], which is out"):
+        ranks.run(with_a_parameter_outside)
+
+
 def at_its_own_pace() -> tuple:
     algo, x = sharded_algo(), torch.ones(2, 4)
     algo.nets.eval()

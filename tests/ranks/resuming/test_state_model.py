@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
-from robomimic_ddp.distributed import rng
+from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
 from tests.averages import build, of_host
 from tests.runs import captured
@@ -170,6 +170,19 @@ def small(**changes):
     }
     held.update(changes)
     return Part(**{name: value for name, value in held.items() if value != "left out"})
+
+
+def numbers_of_ranks(saved):
+    """This rank's numbers after it restored the main rank's."""
+    rank = group.rank()
+    model = small(gpu_seed=rank, node_time=7, steps=rank)
+    restore_model(model, saved)
+    return model.gpu_seed, model.node_time, model.steps
+
+
+def test_what_is_a_ranks_by_its_name_stays_where_ranks_differ(ranks):
+    saved = captured(small(gpu_seed=0, node_time=9, steps=5))
+    assert ranks.run(numbers_of_ranks, saved) == [(0, 9, 5), (1, 9, 5)]
 
 
 def test_everything_is_put_back_in_place():

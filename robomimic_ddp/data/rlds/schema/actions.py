@@ -20,7 +20,7 @@ def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
     values = values.reshape(len(values), math.prod(values.shape[1:]))
     if part.rotation and values.dtype.kind != "f":
         values = values.astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         columns = values[:, part.start : part.stop]
         return (convert(columns, *part.rotation) if part.rotation else columns).astype(np.float32)
 

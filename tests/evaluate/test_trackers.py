@@ -1,0 +1,125 @@
+"""What TensorBoard and W&B get of an evaluation, in the logs of the run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from robomimic_ddp.commands.evaluate.record import Trackers
+
+RESULT = {"env": "lift", "log": {"Success_Rate": 0.5}}
+
+
+def checkpoint(**logging):
+    return SimpleNamespace(config={"experiment": {"logging": logging}}, epoch=50, mean_of="")
+
+
+def scalars(run: Path) -> dict[tuple[str, int], float]:
+    """(tag, epoch) -> value of the TensorBoard files of an evaluation."""
+    found = {}
+    for file in (run / "logs" / "tb").glob("*.evaluation"):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12 : 12 + size])
+            data = data[16 + size :]
+            found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    return found
+
+
+class FakeWandb:
+    """What is called of wandb."""
+
+    def __init__(self) -> None:
+        self.begun, self.logged, self.metrics = [], [], []
+
+    def init(self, **settings):
+        self.begun.append(settings)
+        return self
+
+    def Settings(self, **settings):
+        return settings
+
+    def define_metric(self, *names, **settings):
+        self.metrics.append((names, settings))
+
+    def log(self, values):
+        self.logged.append(values)
+
+    def finish(self):
+        self.logged.append("finished")
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    wandb = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    return wandb
+
+
+def training_has_wandb(run: Path) -> None:
+    (run / "logs").mkdir()
+    (run / "logs" / "wandb_run_id").write_text("abc\n")
+
+
+def test_tensorboard_gets_the_results_in_a_file_of_its_own(tmp_path, wandb):
+    """Results of a mean of checkpoints have other names."""
+    trackers = Trackers(tmp_path)
+    asked = {"log_tb": True, "log_wandb": False}
+    trackers.log(checkpoint(**asked), [RESULT])
+    mean = checkpoint(**asked)
+    mean.mean_of = "the mean of 3 checkpoints"
+    trackers.log(mean, [RESULT, {**RESULT, "env": "stack"}])
+    trackers.close()
+    of_mean = {(f"Rollout/Success_Rate_of_mean/{env}", 50): 0.5 for env in ("lift", "stack")}
+    assert scalars(tmp_path) == {("Rollout/Success_Rate/lift", 50): 0.5, **of_mean}
+    assert len([*(tmp_path / "logs" / "tb").iterdir()]) == 1 and not wandb.begun
+
+
+def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, wandb, capsys):
+    asked = {"log_wandb": True, "wandb_proj_name": "lift"}
+    trackers = Trackers(tmp_path)
+    trackers.log(checkpoint(**asked), [RESULT])
+    trackers.log(checkpoint(**asked), [RESULT])
+    missing = str(tmp_path / "logs" / "wandb_run_id")
+    error = capsys.readouterr().err
+    assert error.count("are not in the run's TensorBoard or W&B") == 1 and missing in error
+    training_has_wandb(tmp_path)
+    for _ in range(2):
+        trackers.log(checkpoint(**asked), [RESULT])
+    trackers.close()
+    (begun,) = wandb.begun
+    shared = {"mode": "shared", "x_primary": False, "x_label": "evaluation"}
+    assert begun == {
+        "project": "lift",
+        "dir": str(tmp_path / "logs"),
+        "mode": None,
+        "id": "abc",
+        "resume": "allow",
+        "settings": shared,
+    }
+    assert wandb.metrics == [(("Rollout/*",), {"step_metric": "epoch"})]
+    row = {"Rollout/Success_Rate/lift": 0.5, "epoch": 50}
+    assert wandb.logged == [row, row, "finished"]
+    assert not (tmp_path / "logs" / "tb").exists()
+
+
+def test_a_mode_of_the_user_is_kept_and_older_versions_have_no_shared_runs(
+    tmp_path, wandb, monkeypatch
+):
+    training_has_wandb(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    Trackers(tmp_path).log(checkpoint(log_wandb=True), [RESULT])
+    monkeypatch.delenv("WANDB_MODE")
+    for error in (TypeError, ValueError):
+        wandb.Settings = mock.Mock(side_effect=error)
+        Trackers(tmp_path).log(checkpoint(log_wandb=True), [RESULT])
+    first, *older = wandb.begun
+    assert (first["mode"], first["settings"]) == ("offline", None)
+    assert [("settings" in begun, begun["mode"]) for begun in older] == [(False, None)] * 2
