@@ -67,7 +67,9 @@ class OfTheHost(Sampler):
 
 
 def test_the_order_of_a_hosts_own_sampler():
-    assert order_of(range(99), OfTheHost.__new__(OfTheHost), None, 5)(2).tolist() == HOSTS
+    order = order_of(range(99), OfTheHost.__new__(OfTheHost), None, 5)
+    assert order(2).tolist() == HOSTS
+    assert digest(*map(order, range(6))) == "a22a6f8b47a0"
 
 
 def test_orders_of_map_style_data():
@@ -130,6 +132,15 @@ def test_what_ranks_read_of_a_table():
     assert len(set(read.tolist())) == len(read) > 20
 
 
+def test_a_part_with_what_two_passes_have_left():
+    """Ranks that change twice in a pass: each window is picked as in the pass that it is of."""
+    segments = [(Segment(2, 3, 16), 5), (Segment(3, 2, 8), 3), (Segment(2, 4, 6), 0)]
+    made = TABLE.schedule(11, 1, segments)
+    plans = [TABLE.part_plan(made, 0, rank) for rank in (0, 1)]
+    assert {*plans[0].pieces.number.tolist()} == {1, 2}
+    assert [digest(indices(plan)) for plan in plans] == ["073c9de57974", "df772e4aefb1"]
+
+
 @pytest.mark.parametrize(("most", "count"), [(None, 60), (60, 60), (999, 60), (25, 25), (1, 1)])
 def test_validation_reads_windows_spread_over_the_episodes(most, count):
     plans = [TABLE.valid_plan(rank, 3, most, buffer=5) for rank in range(3)]
@@ -142,3 +153,5 @@ def test_validation_reads_windows_spread_over_the_episodes(most, count):
     ]
     if most == 25:
         assert digest(read) == "f3e9dea421a3"
+        leaving = [plan.shuffle.leaving(0, plan.pieces.windows)[0] for plan in plans]
+        assert digest(*leaving) == "5cc95af53d47"

@@ -104,6 +104,22 @@ def test_a_result_has_the_means_of_its_episodes():
     assert record.result([{**same, "log": {"Return": 1.0}}])["interval"] is None
 
 
+def test_a_result_has_a_row_in_the_table():
+    log = {SUCCESS: 0.5, "Return": 2.0}
+    result = {"epoch": 3, "env": "lift", "episodes": 4, "interval": (0.25, 0.75), "log": log}
+    row = record.cells({**result, "checkpoint": "last.pth", "lost": [1, 2]})
+    assert dict(zip(record.HEAD, row, strict=True)) == {
+        "epoch": "3",
+        "environment": "lift",
+        "episodes": "4 (2 left out)",
+        "success": "50.0%",
+        "95 %": "25.0% to 75.0%",
+        "return": "2",
+        "horizon": "-",
+        "checkpoint": "last.pth",
+    }
+
+
 @pytest.mark.parametrize(
     ("rollout", "due"),
     [

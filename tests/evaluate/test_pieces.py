@@ -142,6 +142,8 @@ def test_which_checkpoints_words_stand_for(tmp_path):
     assert named("last", names[0], "all") == [names[2], names[0], names[1]]
     (tmp_path / "best_success.pth").symlink_to(names[0])
     assert named("best") == [names[0]]
+    (tmp_path / "last.pth").unlink()
+    assert named("last") == [names[1]], "the newest"
 
 
 def test_a_relative_path_is_that_of_the_run(tmp_path, monkeypatch):
@@ -173,7 +175,9 @@ def test_a_wrong_command_line_names_what_is_there(tmp_path, capsys):
 def test_a_policy_of_weights_that_are_not_numbers_has_no_result(weight, tmp_path):
     nets = {"policy.net.weight": torch.tensor(weight)}
     path = write(tmp_path / "a.pth", model={"nets": nets, "ema": None})
-    with pytest.raises(CheckpointError, match="in 1 tensor.s., such as policy.net.weight: its"):
+    with pytest.raises(
+        CheckpointError, match="^a.pth.* in 1 tensor.s., such as policy.net.weight: its"
+    ):
         read(path)
     checkpoints.read(("a.pth", 1, 1), path, with_weights=False)
 
@@ -208,6 +212,9 @@ def test_a_damaged_record_is_named(tmp_path):
             evaluation.read(tmp_path)
         with pytest.raises(DataError, match="being evaluated by another"), record.locked(tmp_path):
             pass
+    (tmp_path / evaluation.FILE_NAME).write_text('{"kind')
+    with record.locked(tmp_path):
+        assert evaluation.read(tmp_path) == [], "a line that a killed process has cut is removed"
     (tmp_path / evaluation.FILE_NAME).unlink()
     (tmp_path / evaluation.FILE_NAME).mkdir()
     with pytest.raises(DataError, match="cannot be written"), record.locked(tmp_path):

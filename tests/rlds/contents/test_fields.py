@@ -107,7 +107,9 @@ def test_what_is_read_of_a_dataset():
     steps = step_features(FEATURES, "x")
     known = parse_schema(TREE, "mine")
     assert available_keys(known.observations, steps) == ["front", "joints", "turn"]
-    assert place_of("observation.state", steps) == place_of("observation/state", steps)
+    for name in ("observation.state", "observation/state"):
+        assert place_of(name, steps) == "observation/state"
+    assert place_of("a/b.c", {"a/b/c": None}) == "a/b/c"
 
 
 @pytest.mark.bad_input
@@ -115,9 +117,17 @@ def test_what_is_read_of_a_dataset():
     ("observations", "images", "actions", "changes", "message"),
     [
         (["ragged"], [], [], {}, "fixed shape"),
-        (["text"], [], [], {}, "needs numbers of a fixed shape"),
+        (["text"], [], [], {}, "needs numbers of a fixed shape, and `steps/text` is Text"),
+        (
+            ["look"], [], [], {"states": {"look": "observation.image"}},
+            "`steps/observation/image` is encoded Image of shape",
+        ),
         (["lost"], [], [], {}, "does not contain 'lost'"),
         ([], [], ["observation/grid"], {}, "does not contain the action"),
+        (
+            [], [], ["grasp"], {"actions": {"grasp": {"feature": "gripp", "optional": True}}},
+            "action 'grasp'.* The nearest is `gripper`",
+        ),
         (["depth"], ["depth"], [], {}, "'depth' is a camera"),
         ([], [], [], {"actions": {"a": "lost"}}, "actions.a: `lost` is not there"),
         ([], [], [], {"language": "gripper"}, "one text a step"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.schema import job_config
 from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged
 from robomimic_ddp.errors import ConfigError
 from tests.rlds import other_shapes
+from tests.rlds.conftest import HEIGHT, WIDTH
 from tests.rlds.rotations import matrix_of
 
 BRIDGE_ACTIONS = ["action/delta_position", "action/delta_rotation", "action/gripper"]
@@ -139,10 +143,46 @@ def test_a_mixture_gives_each_data_set_its_schema(others, make_config, tmp_path)
     assert batch["actions"].shape[-1] == 3 and batch["obs"]["position"].shape == (8, 2, 3)
     texts = set(batch["language"])
     assert texts & {"rest"} or len(texts) > 1
-    with pytest.raises(ConfigError, match="one for each of the 2 dataset"):
+    with pytest.raises(
+        ConfigError, match=r"train.rlds_schema=\['droid'\]: .* one for each of the 2 dataset"
+    ):
         with config.unlocked():
             config.train.rlds_schema = ["droid"]
         host_datasets.dataset_configs(config)
+
+
+CROP = "CropRandomizer"
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("kind", "height", "width", "is_refused"),
+    [
+        (CROP, HEIGHT, WIDTH - 1, True),
+        (CROP, HEIGHT - 1, WIDTH, True),
+        (CROP, HEIGHT - 1, WIDTH - 1, False),
+        (CROP, HEIGHT, None, False),
+        ("ColorRandomizer", HEIGHT, WIDTH, False),
+    ],
+)
+def test_crops_are_smaller_than_the_images(kind, height, width, is_refused, make_config):
+    config = make_config()
+    with config.unlocked():
+        rgb = config.observation.encoder.rgb
+        rgb.obs_randomizer_class = kind
+        rgb.obs_randomizer_kwargs = {"crop_height": height, "crop_width": width}
+    refusal = pytest.raises(ConfigError, match=f"found crops of {height} x {width} from images of")
+    with refusal if is_refused else nullcontext():
+        job_config.check(config)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("fraction", [0, 1, "0.1", float("nan")])
+def test_a_share_for_validation_counts_where_there_is_validation(fraction, make_config):
+    job_config.check(make_config(experiment={"validate": True}, validation_fraction=0.1))
+    job_config.check(make_config(experiment={"validate": False}, validation_fraction=fraction))
+    with pytest.raises(ConfigError, match="validation_fraction=.*: expected a share between"):
+        job_config.check(make_config(experiment={"validate": True}, validation_fraction=fraction))
 
 
 def test_droid_is_the_default_and_comes_with_the_package():

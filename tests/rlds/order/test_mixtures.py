@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.remote import SharedCounters
+from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.pipeline.engine import Batches
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
 from robomimic_ddp.data.rlds.pipeline.shared import Pool
@@ -58,6 +60,38 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed):
         late = sum(count < whole for count in times.values()) if whole else 0
         assert early - late == more and late < 2
     assert loaders[0].frames_delivered == count * 4 * mixture.datasets[0].shape.frame_stack
+
+
+def test_a_mixture_numbers_windows_over_all_datasets_and_is_else_as_the_first():
+    datasets = [
+        SimpleNamespace(windows_of_all=count, role="train", options=[count], get_sizes=len)
+        for count in (5, 7, 9)
+    ]
+    mixture = RLDSMixture(datasets, [1, 1, 2])
+    assert mixture.is_rlds and mixture.first_index == [0, 5, 12]
+    assert mixture.weights == [0.25, 0.25, 0.5]
+    assert (mixture.role, mixture.options) == ("train", [5])
+    datasets[0].get_sizes = sum
+    assert mixture.get_sizes is sum
+    assert not hasattr(mixture, "windows_of_all")
+
+
+def test_a_mixture_of_one_batch_is_at_its_end_after_it(mixed):
+    mixture, _ = mixed()
+    whole, resumed = (make_loader(mixture, len(mixture), 0, 1, 7) for _ in range(2))
+    batches(whole, 1)
+    resumed.seek(whole.position(), 1, 1)
+    assert len(resumed) == 1 and resumed.batches_left() == 1, "of the next pass"
+
+
+def test_a_pipeline_that_is_closed_begins_again_at_its_place(mixed):
+    mixture, _ = mixed()
+    whole, closed = (make_loader(mixture, 4, 0, 1, 7) for _ in range(2))
+    expected = batches(whole, 6)
+    before = batches(closed, 3)
+    for member in closed.members:
+        member.close()
+    assert before + batches(closed, 3) == expected
 
 
 def test_a_batch_is_pinned_once_when_its_parts_are_joined(mixed, monkeypatch):

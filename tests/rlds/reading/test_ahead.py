@@ -14,6 +14,50 @@ from robomimic_ddp.data.rlds.loaders.remote import Delivered
 from robomimic_ddp.data.rlds.pipeline.shared import OBS
 
 
+class Clock:
+    """Stands for `time`: it passes only while somebody sleeps."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Counted(base.RLDSLoader):
+    """A loader with two frames decoded for a batch that is complete after `complete_at`."""
+
+    def __init__(self, clock, complete_at):
+        self.clock, self.complete_at = clock, complete_at
+        self.frames_delivered = 3
+
+    frames_decoded = 7
+
+    @property
+    def frames_prefetched(self):
+        return 4 if self.clock.now >= self.complete_at else 2
+
+
+@pytest.mark.parametrize(
+    ("complete_at", "until", "prefetched"), [(0, 0, 4), (1, 1, 4), (99, 10, 2)]
+)
+def test_counts_are_of_complete_batches_or_of_ten_seconds_later(
+    complete_at, until, prefetched, monkeypatch
+):
+    clock = Clock()
+    monkeypatch.setattr(base, "time", clock)
+    counts = Counted(clock, 100 + complete_at).settled_frames()
+    assert clock.now == pytest.approx(100 + until, abs=0.2)
+    assert counts == {
+        "frames_decoded": 7 - prefetched,
+        "frames_delivered": 3,
+        "frames_prefetched": prefetched,
+    }
+
+
 class Recorder:
     """Batches 0, 1, ... up to `count`, and what happened to them."""
 

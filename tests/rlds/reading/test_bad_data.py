@@ -5,12 +5,19 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import threading
+import time
 
 import pytest
 from PIL import Image
 
-from robomimic_ddp.data.rlds.index.records import masked_checksum, read_record
-from robomimic_ddp.data.rlds.index.source import Source, find_dataset
+from robomimic_ddp.data.rlds.index.records import (
+    masked_checksum,
+    read_record,
+    record_offsets,
+    rows_of,
+)
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset, warning_of_unlisted
 from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.errors import DataError
 
@@ -48,8 +55,9 @@ INNER = json.dumps({"features": {"steps": {"pythonClassName": "evil.Text"}}})
         {"pythonClassName": FEATURES, "jsonFeature": {"json": json.dumps({"steps": EVIL})}},
         {"type": FEATURES, "proto_cls": "tensorflow_datasets.FeaturesDict", "content": INNER},
         {"type": FEATURES, "content": {"steps": EVIL}},
+        {"type": [FEATURES, "evil.Text"]},
     ],
-    ids=["named", "in text", "in text of a message", "in older files"],
+    ids=["named", "in text", "in text of a message", "in older files", "in a list"],
 )
 def test_features_of_another_package_are_not_imported(features, copy, tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()")
@@ -67,6 +75,35 @@ def test_record_files_of_another_folder_are_not_read(copy):
     assert template in info.read_text()
     info.write_text(info.read_text().replace(template, f"../1.0.0/../{template}"))
     assert "names record files in other folders" in message(lambda: Source(copy).files)
+
+
+def test_record_files_that_the_metadata_does_not_list_are_named(copy):
+    assert Source(copy).unlisted == []
+    for name in ("b-train.tfrecord-00001-of-00002", "a-train.tfrecord", "a-test.tfrecord"):
+        (copy / name).touch()
+    unlisted = Source(copy).unlisted
+    assert unlisted == ["a-train.tfrecord", "b-train.tfrecord-00001-of-00002"]
+    line = warning_of_unlisted(copy, unlisted)
+    assert line.startswith(
+        f"warning: 2 record file(s) in {copy}, such as a-train.tfrecord, are not"
+    )
+
+
+def test_no_thread_reads_on_after_an_error(copy):
+    """Else a job that has failed would end only when its last record was read."""
+    path, readers = Source(copy).files[0], []
+
+    def make(record):
+        readers.append(threading.current_thread())
+        if len(readers) > 1:
+            time.sleep(0.2)
+        raise RecordError("damaged")
+
+    places = [(0, offset) for offset in record_offsets(path)] * 2
+    with pytest.raises(DataError, match="episode at byte 0 cannot be used .damaged"):
+        list(rows_of([path], places, make, 2, "reading"))
+    assert readers and not any(thread.is_alive() for thread in readers)
+    assert all(thread.name.startswith("rlds-records") for thread in readers)
 
 
 @pytest.mark.parametrize("length", [2**36, 2**64 - 1])

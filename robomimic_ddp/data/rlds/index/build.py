@@ -130,7 +130,7 @@ def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
         none.append(np.zeros((0, len(fields.filters)), bool))
         action, state = np.zeros((0, fields.action_size)), np.zeros((0, states))
         columns = [*none, *[action] * 4, *[state] * 4]
-    return Index(*columns[:7], Moments(*columns[7:11]), Moments(*columns[11:15]))
+    return Index(*columns[:7], Moments(*columns[7:11]), Moments(*columns[11:]))
 
 
 def _require_finite(index: Index, source: Source) -> None:

@@ -107,7 +107,7 @@ class Column:
         if self.dtype is None and not self.shape:
             return list(values) if self.of_steps else values[0]
         narrow = {"float_list": np.float32, "int64_list": np.int64}.get(self.kind, object)
-        numbers = np.array(values, narrow).astype(self.dtype or object, copy=False)
+        numbers = np.array(values, narrow).astype(self.dtype or object)
         if not self.of_steps:
             return numbers.reshape(self.shape)
         return numbers.reshape(len(values) // max(size, 1), *(self.shape or ()))

@@ -60,7 +60,7 @@ def _read(data: Any, count: int) -> bytes:
     parts = [data.read(count)]
     while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
         parts.append(data.read(count - sum(map(len, parts))))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:

@@ -19,8 +19,8 @@ from robomimic_ddp.data.rlds.order.pass_order import WINDOW_PICK, random_keys
 class WindowShape:
     """frame_stack (To), seq_length (Tp) and their padding, as in the host's `config.train`."""
 
-    frame_stack: int = 1
-    seq_length: int = 1
+    frame_stack: int
+    seq_length: int
     pad_frame_stack: bool = True
     pad_seq_length: bool = True
 

@@ -1,0 +1,123 @@
+"""Keys of indices, what they are made of, and where they are found again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+import pytest
+
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import build, statistics
+from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index.records import stored_checksums
+from robomimic_ddp.data.rlds.schema.fields import Fields, Part
+from robomimic_ddp.errors import DataError
+from tests.rlds.conftest import ACTIONS, CAMERAS, LENGTHS, STATES
+from tests.rlds.quick import source_and_fields
+from tests.rlds.reading.test_index import same
+
+
+def test_the_key_of_an_index_never_changes():
+    """Else a new version would read all data again. With INDEX_VERSION it may."""
+    fields = Fields(
+        images={},
+        low_dim={"joints": Part("state", 1, 4)},
+        low_dim_shapes={"joints": (3,)},
+        actions={"move": Part("action", 0, 6, ("euler_xyz", "rot_6d"))},
+        language="text",
+        success=None,
+        filters=(),
+    )
+    keys = [index_cache.fingerprint({"dataset": "a"}, fields, skip) for skip in (False, True)]
+    assert keys == ["390ec049d5c7e794d332ce64", "eab91be14d2cb2375262d1ff"]
+
+
+def test_checksums_are_those_that_the_files_store(stored):
+    source, _ = source_and_fields(stored.folder)
+    digests = [
+        hashlib.sha256(b"".join(checksum for _, checksum in stored_checksums(path))).digest()
+        for path in source.files
+    ]
+    assert source.checksums == hashlib.sha256(b"".join(digests)).hexdigest()
+    assert len(set(digests)) == len(source.files)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The numbers of the files that are read for an index."""
+    made, real = [], index_cache.make_index
+
+    def make_index(source, fields, files, *more):
+        made.extend(files)
+        return real(source, fields, files, *more)
+
+    monkeypatch.setattr(index_cache, "make_index", make_index)
+    return made
+
+
+def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
+    stored, tmp_path, made, monkeypatch, caplog
+):
+    source, fields = source_and_fields(stored.folder)
+    whole, cache = build.make_index(source, fields), str(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(index_cache, "_PART_BYTES", 1)
+        store = index_cache.array_cache.store
+
+        def store_two(path, *more):
+            if path.name == "2.npz":
+                raise KeyboardInterrupt
+            store(path, *more)
+
+        patched.setattr(index_cache.array_cache, "store", store_two)
+        index_cache.load_index(source, fields, cache)
+    assert made == [0, 1, 2]
+    made.clear()
+    caplog.set_level(logging.INFO)
+    assert same(index_cache.load_index(source, fields, cache), whole)
+    assert made == [*range(2, len(source.files))]
+    assert f"reading {source.folder} for its index ({len(source.files)} files)" in caplog.text
+
+
+def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, made):
+    source, fields = source_and_fields(copy)
+    index = build.make_index(source, fields)
+    index_cache.write_in_set(copy, source, source.name, fields, index)
+    assert len([*(copy / index_cache.IN_SET).iterdir()]) == 2
+    for skip_corrupt in (False, True):
+        found = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
+        assert same(found, index) and made == []
+
+
+def test_files_without_an_episode_add_nothing_to_an_index(stored):
+    source, fields = source_and_fields(stored.folder)
+    index, empty = build.make_index(source, fields), build.as_index([], fields)
+    assert same(statistics.merged([empty, index, empty]), index)
+    assert {len(column) for column in index_cache.arrays_of(empty).values()} == {0}
+    assert index.passed.dtype == bool and index.passed.shape == (len(LENGTHS), 0)
+
+
+def test_a_prepared_set_counts_as_its_source_with_what_was_left_out(stored):
+    source, fields = source_and_fields(stored.folder)
+    plain = source.episodes_of_source
+    assert plain == [*source.episodes_per_file]
+    source, _ = source_and_fields(stored.folder)
+    vars(source)["prepared"] = {"left_out": {"train": {"1": [0, 2]}}}
+    assert source.left_out == {1: [0, 2]}
+    assert source.episodes_of_source == [plain[0], plain[1] + 2, *plain[2:]]
+    numbers = build.numbers_in_files(build.make_index(source, fields), source)
+    first = plain[0]
+    assert numbers[first] == 1 and numbers[:first].tolist() == list(range(first))
+
+
+def test_a_camera_that_was_dropped_is_an_error_for_who_asks_for_it(stored, make_config):
+    source, _ = source_and_fields(stored.folder)
+    config = make_config()
+    wrist = "observation/wrist_image_left"
+    vars(source)["prepared"] = {"left_out": {}, "dropped": [wrist]}
+    kept = [*CAMERAS[:2], *STATES[:2]]
+    fields = host_datasets.fields_from_config(config, source, kept)
+    assert [*fields.images] == [*CAMERAS[:2]] and [*fields.actions] == [*ACTIONS]
+    with pytest.raises(DataError, match="was prepared without the camera"):
+        host_datasets.fields_from_config(config, source, [CAMERAS[2]])
