@@ -176,6 +176,22 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert second.batches_left() == 10
 
 
+def test_a_sampler_that_began_after_its_iteration_is_resumed_where_it_began():
+    """As that of a second loader, whose host makes the iterations of both first."""
+    with rng.kept():
+        torch.manual_seed(0)
+        whole = replayed()
+        iterator = iter(whole)
+        torch.rand(3)
+        draw(iterator, 3)
+        position, streams = whole.position(), rng.capture()
+        expected = draw(iterator, 4)
+        resumed = replayed()
+        rng.restore(streams)
+        resumed.seek(position, 1, 0)
+        assert draw(iter(resumed), 4) == expected
+
+
 def test_a_pass_of_another_order_is_refused_in_its_middle():
     position = sharded(43, 2, 0, 4).position()
     assert position == {"kind": "pass", "pass": 0, "samples": 0, "order": None}

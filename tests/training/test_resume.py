@@ -157,11 +157,13 @@ def test_a_command_to_resume_comes_after_the_files_that_are_being_written(tmp_pa
     """Until then there may be no state to resume from."""
     with running(tmp_path) as run:
         state = tmp_path / checkpoint.STATE
-        monkeypatch.setattr(run.output.writer, "flush", lambda seconds: state.touch())
-        shown = []
+        waits, shown = [], []
+        flush = lambda seconds: waits.append(seconds) or state.touch()  # noqa: E731
+        monkeypatch.setattr(run.output.writer, "flush", flush)
         monkeypatch.setattr(resume, "print_clean", lambda text, file: shown.append(text))
         resume.print_resume_command(run)
     assert len(shown) == 1 and "can be resumed" in shown[0]
+    assert waits == [checkpoint.EXIT_SECONDS], "torchrun kills the rank soon after"
 
 
 def life(directory, found=None, **variables):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -181,6 +182,16 @@ def test_a_dataset_without_steps_is_none_of_rlds():
 def test_an_entry_that_means_nothing_is_refused(state):
     with pytest.raises(ConfigError, match="states.a"):
         parse_schema({"states": {"a": state}}, "mine")
+
+
+def test_numbers_beyond_a_float32_and_turns_of_nothing_raise_no_warning():
+    """The index counts and names their episodes; a warning for each would bury that."""
+    steps = {"a": np.array([[1e300], [np.nan]]), "turn": np.zeros((2, 4))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert part_values(steps, Part("a", 0, 1)).ravel().tolist()[:1] == [np.inf]
+        turned = part_values(steps, Part("turn", 0, 4, ("quat_xyzw", "rot_6d")))
+    assert turned.shape == (2, 6) and not np.isfinite(turned).all()
 
 
 def test_the_numbers_of_a_part_and_of_actions():
