@@ -94,7 +94,10 @@ def test_files_without_an_episode_add_nothing_to_an_index(stored):
     source, fields = source_and_fields(stored.folder)
     index, empty = build.make_index(source, fields), build.as_index([], fields)
     assert same(statistics.merged([empty, index, empty]), index)
-    assert {len(column) for column in index_cache.arrays_of(empty).values()} == {0}
+    columns, others = index_cache.arrays_of(empty), index_cache.arrays_of(index)
+    assert {len(column) for column in columns.values()} == {0}
+    kinds = {name: column.dtype.kind for name, column in columns.items()}
+    assert kinds == {name: column.dtype.kind for name, column in others.items()}
     assert index.passed.dtype == bool and index.passed.shape == (len(LENGTHS), 0)
 
 
