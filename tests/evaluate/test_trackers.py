@@ -56,8 +56,9 @@ class FakeWandb:
 
 
 @pytest.fixture
-def wandb(monkeypatch):
+def wandb(monkeypatch, tmp_path):
     wandb = FakeWandb()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     return wandb
