@@ -60,6 +60,7 @@ GROUPS = {
         "rlds/order/test_passes rlds/order/test_positions rlds/order/test_mixtures"
         " rlds/contents/test_windows rlds/reading/test_index rlds/reading/test_ahead"
         " rlds/reading/test_damages rlds/contents/test_language rlds/order/test_shuffle_memory"
+        " rlds/reading/test_index_cache"
     ),
     "data/rlds/index/build data/rlds/index/source data/rlds/index/example data/rlds/index/records"
     " data/rlds/index/cache": (

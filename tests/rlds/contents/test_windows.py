@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,14 @@ def test_pictures_are_resized_by_the_filter_of_the_config(load, stored, image_fi
         wanted = resize_frames(full, PictureSize(11, 13, image_filter or "lanczos3"))
         assert row["obs"][CAMERAS[0]].shape == (2, 11, 13, 3)
         assert np.array_equal(row["obs"][CAMERAS[0]], wanted)
+
+
+def test_actions_beyond_the_limit_are_cut_off_at_both_ends(load):
+    train, _ = load(cameras=())
+    limit = np.full_like(train.settings.limit, 0.25)
+    vars(train)["settings"] = replace(train.settings, limit=limit)
+    actions = next(iter(make_loader(train, 16, 0, 1, 0)))["actions"]
+    assert (actions.min(), actions.max()) == (-0.25, 0.25)
 
 
 def test_states_alone_need_no_camera(load):
