@@ -126,8 +126,8 @@ def test_what_is_read_of_a_dataset():
         (["lost"], [], [], {}, "does not contain 'lost'"),
         ([], [], ["observation/grid"], {}, "does not contain the action"),
         (
-            [], [], ["grasp"], {"actions": {"grasp": {"feature": "gripp", "optional": True}}},
-            "action 'grasp'.* The nearest is `gripper`",
+            [], [], ["xyz"], {"actions": {"xyz": {"feature": "gripp", "optional": True}}},
+            "action 'xyz'.* The nearest is `gripper`",
         ),
         (["depth"], ["depth"], [], {}, "'depth' is a camera"),
         ([], [], [], {"actions": {"a": "lost"}}, "actions.a: `lost` is not there"),
