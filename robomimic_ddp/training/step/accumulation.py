@@ -37,7 +37,7 @@ class Accumulation:
             for _, module in host_algo.named_modules(model)
             if parallel.is_parallel(module)
         ]
-        self._steps = 0
+        self._has_stepped = False
 
     def install(self, undo: ExitStack) -> None:
         """Replaces the model's methods until `undo` is closed; each is given the host's."""
@@ -79,7 +79,7 @@ class Accumulation:
                 _require_one_call(self.model, self.backward.calls - before)
         finally:
             self.backward.part = WHOLE
-        self._steps += 1
+        self._has_stepped = True
         for info in infos[:-1]:
             for key in [key for key, value in info.items() if isinstance(value, Pending)]:
                 info[key] = infos[-1][key]
@@ -103,7 +103,7 @@ class Accumulation:
                 if isinstance(state.parallel, DistributedDataParallel):
                     # A static graph is recorded with reductions, at its first backward. Reducing
                     # what was reduced and a rank's own sum gives the same mean.
-                    if self._steps or not state.parallel.static_graph:
+                    if self._has_stepped or not state.parallel.static_graph:
                         stack.enter_context(state.parallel.no_sync())
                         stack.enter_context(swapped(state, "accumulating", True))
             ema = getattr(self.model, "ema", None)
@@ -166,7 +166,7 @@ def split(batch: Any, count: int) -> MicroBatches:
 def _cut(value: Any, samples: int, part: slice, path: str) -> Any:
     if isinstance(value, dict):
         cut = {key: _cut(item, samples, part, f"{path}/{key}") for key, item in value.items()}
-        return cut if type(value) is dict else type(value)(cut)
+        return type(value)(cut)
     if isinstance(value, (list, tuple)):
         if len(value) == samples and all(isinstance(item, (str, bytes)) for item in value):
             return value[part]

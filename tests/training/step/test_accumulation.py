@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from contextlib import ExitStack, nullcontext
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -35,6 +36,7 @@ def batch_of(samples: int) -> dict:
 
 
 @given(st.integers(0, 40), st.integers(1, 9))
+@example(2, 2)  # as many samples as lists
 def test_every_sample_is_in_one_part_in_its_place(samples, count):
     batch = batch_of(samples)
     parts = split(batch, count)
@@ -55,6 +57,13 @@ def test_every_sample_is_in_one_part_in_its_place(samples, count):
 def test_an_array_of_another_length_is_named():
     with pytest.raises(DataError, match="batch/obs/odd has 3 entries in a batch of 4 samples"):
         split({"actions": torch.zeros(4), "obs": {"odd": torch.zeros(3)}}, 2)
+    with pytest.raises(DataError, match="batch/odd has 3 entries"):
+        split({"actions": torch.zeros(4), "odd": [torch.zeros(3)]}, 2)
+
+
+def test_a_dictionary_of_another_class_stays_one():
+    (part, _) = split(OrderedDict(actions=torch.zeros(4), obs=OrderedDict(x=torch.ones(4))), 2)
+    assert type(part) is type(part["obs"]) is OrderedDict and part["obs"]["x"].tolist() == [1, 1]
 
 
 class Algo:
@@ -68,14 +77,16 @@ class Algo:
 
     def train_on_batch(self, batch: dict, epoch: int) -> dict:
         loss = self.nets["policy"](batch["actions"][:, None].float()).mean()
-        info = {"loss": loss.detach(), "is_last": bool((batch["actions"] == 6).any())}
+        end = int(batch["actions"].max())
+        info = {"loss": loss.detach(), "end": end, "is_last": end == 6}
         if self.calls:
             backprop = sys.modules["tests.utils.torch_utils"].backprop_for_loss
             info["norm"] = backprop(self.nets, self.optimizer, loss)
         return info
 
     def log_info(self, info: dict) -> dict:
-        log = {"Loss": info["loss"].item(), "lr": 0.1, "norm": info.get("norm"), "text": "kept"}
+        log = {"Loss": info["loss"].item(), "lr": 0.1, "norm": info.get("norm"), "count": 3}
+        log["text"] = f"up to {info['end']}"
         return {**log, "Odd": 8.0} if info["is_last"] else log
 
 
@@ -105,12 +116,35 @@ def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils, is
         whole = algo.nets["policy"](torch.arange(7)[:, None].float()).mean().item()
         log = algo.log_info(info)
         assert log["Loss"] == pytest.approx(whole, rel=1e-6)
-        assert log["lr"] == 0.1 and log["text"] == "kept"
+        assert log["lr"] == 0.1 and log["text"] == "up to 6"
+        assert log["count"] == 3 and type(log["count"]) is int
         assert log["norm"] == 3.0, "the norm of the step, which the last part has"
         assert log["Odd"] == 8.0, "only the last part logs it"
         algo.nets.eval()
         assert isinstance(algo.process_batch_for_training({"actions": torch.arange(7)}), dict)
     assert vars(algo) == before and torch_utils.backprop_for_loss is host
+
+
+def test_two_steps_in_parts_are_those_with_the_whole_batches(torch_utils):
+    """The gradients of a step before, and what a gradient was at first, are not in the next."""
+
+    def backprop(net, optim, loss, max_grad_norm=None):
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        return 3.0
+
+    torch_utils.backprop_for_loss = backprop
+    algo = Algo()
+    (weight, _) = algo.nets.parameters()
+    weight.grad = torch.full_like(weight, 5.0)
+    begun, batches = weight.item(), [torch.arange(7), torch.arange(3, 11)]
+    with ExitStack() as undo:
+        prepared(algo, undo, is_parallel=False)
+        for actions in batches:
+            algo.train_on_batch(algo.process_batch_for_training({"actions": actions}), 1)
+    gradients = sum(actions.float().mean().item() for actions in batches)
+    assert weight.item() == pytest.approx(begun - 0.1 * gradients, abs=1e-5)
 
 
 def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch_utils):
@@ -152,10 +186,10 @@ def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch
 def test_after_an_error_in_a_part_the_average_moves_and_the_next_step_is_whole(torch_utils):
     """tests/ranks/gradients/test_accumulation.py has the average of a step without an error."""
     algo = Algo()
-    algo.ema = SimpleNamespace(step=lambda: 1)
+    algo.ema = SimpleNamespace(step=lambda: 1, copy_to=lambda: 2)
 
     def train_on_batch(batch, epoch):
-        assert algo.ema.step() is None, "the average moves at the last part only"
+        assert algo.ema.step() is algo.ema.copy_to() is None, "the average moves at the last part only"
         raise ValueError("in the first part")
 
     algo.train_on_batch = train_on_batch
@@ -164,7 +198,7 @@ def test_after_an_error_in_a_part_the_average_moves_and_the_next_step_is_whole(t
         batch = algo.process_batch_for_training({"actions": torch.arange(7)})
         with pytest.raises(ValueError, match="in the first part"):
             algo.train_on_batch(batch, 1)
-        assert algo.ema.step() == 1
+        assert (algo.ema.step(), algo.ema.copy_to()) == (1, 2)
         assert sys.modules["tests.utils.torch_utils"].backprop_for_loss.part == WHOLE
 
 
@@ -178,13 +212,13 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
     algo = Algo(calls=False)
     with ExitStack() as undo:
         prepared(algo, undo)
-        with pytest.raises(PlanError, match="train_on_batch does not call backprop_for_loss"):
+        with pytest.raises(PlanError, match="Algo.train_on_batch does not call backprop_for_loss"):
             algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
     algo, once = Algo(), Algo.train_on_batch
     algo.train_on_batch = lambda *args: [once(algo, *args), once(algo, *args)][1]
     with ExitStack() as undo:
         prepared(algo, undo)
-        with pytest.raises(PlanError, match="calls backprop_for_loss 2 times"):
+        with pytest.raises(PlanError, match="2 times of the host's torch_utils, so a loss would"):
             algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
     del torch_utils.backprop_for_loss
     with ExitStack() as undo, pytest.raises(PlanError, match="its host has no utils.torch_utils"):
