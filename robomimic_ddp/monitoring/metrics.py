@@ -12,9 +12,7 @@ from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
 
 
-def mean_over_ranks(
-    host_log: dict[str, Any], logs: BatchLogs, continued: bool = False
-) -> dict[str, Any]:
+def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs, continued: bool) -> dict[str, Any]:
     """Collective: return the log of the epoch over all ranks, with equal keys, order and values on
     each.
 

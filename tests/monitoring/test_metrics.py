@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.monitoring.metrics import of_all_steps
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.monitoring.step_logs import EpochPart, numbers_of, samples_in
 from robomimic_ddp.training import epoch
@@ -34,6 +35,24 @@ def test_samples_are_counted_by_the_first_dimension(batch, samples):
 def test_a_batch_without_arrays_is_a_clear_error():
     with pytest.raises(RobomimicDDPError, match="no array with a batch dimension"):
         samples_in({"text": "a"})
+
+
+def part_of(*step_logs):
+    part = EpochPart()
+    part.step_logs += step_logs
+    return part
+
+
+def test_a_log_of_one_rank_is_the_hosts_unless_steps_were_taken_before():
+    log = {"Loss": torch.tensor(9.0), "Flag": True, "Text": "x", "Time_Epoch": np.float32(2.0)}
+    steps = [{"Loss": 1.0, "Rare": 4.0, "Text": 5.0}, {"Loss": 3.0}]
+    assert of_all_steps(log, part_of(*steps), False, 4) is log
+    assert of_all_steps(log, part_of(*steps), True, 4) == {**log, "Loss": 2.0, "Rare": 4.0}
+    part = part_of(*steps)
+    part.logs.add(12, {"Loss": (60.0, 12)})  # of several ranks, before the resume
+    expected = {**log, "Loss": 76 / 20, "Rare": 4.0, "Time_Epoch": 2.0}
+    of_all = of_all_steps(log, part, True, 4)
+    assert of_all == expected and of_all["Flag"] is True
 
 
 class Loader(list):

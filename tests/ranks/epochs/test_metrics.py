@@ -57,7 +57,7 @@ def uneven_ranks():
     host["Time_Epoch"] = float(group.rank())
     if group.rank() == 2:
         host["Note"] = "text"
-    return mean_over_ranks(host, logs)
+    return mean_over_ranks(host, logs, continued=False)
 
 
 def log_before_batch(model, data_loader, epoch, validate=False, num_steps=None):

@@ -189,7 +189,7 @@ def test_after_an_error_in_a_part_the_average_moves_and_the_next_step_is_whole(t
     algo.ema = SimpleNamespace(step=lambda: 1, copy_to=lambda: 2)
 
     def train_on_batch(batch, epoch):
-        assert algo.ema.step() is algo.ema.copy_to() is None, "the average moves at the last part only"
+        assert algo.ema.step() is algo.ema.copy_to() is None, "it moves at the last part only"
         raise ValueError("in the first part")
 
     algo.train_on_batch = train_on_batch
