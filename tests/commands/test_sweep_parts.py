@@ -180,9 +180,9 @@ def test_a_trial_of_another_container_is_not_awaited(make, monkeypatch):
 
 def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsys):
     """torchrun's own exit code is 1 where its ranks have stopped on request."""
-    made = make("train.seed=1")
-    (trial,) = made.trials()
-    worker = Worker(made, [""], program=["-c", "raise SystemExit(1)"], poll=0.01)
+    new_study = make("train.seed=1")
+    (trial,) = new_study.trials()
+    worker = Worker(new_study, [""], program=["-c", "raise SystemExit(1)"], poll=0.01)
     start = worker._start_training
 
     def and_stop(*args):
@@ -192,7 +192,7 @@ def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsy
     worker._start_training = and_stop
     assert worker.run() == EXIT_STOPPED
     assert ": stopped; the next sweep run resumes it" in capsys.readouterr().out
-    assert made.trials()[0].state == "running"
+    assert new_study.trials()[0].state == "running"
 
 
 def test_a_training_that_is_killed_again_and_again_fails(make, capsys):

@@ -76,7 +76,7 @@ def checkpoints(tmp_path_factory, host_copy: Host, image_dataset: Path) -> dict[
 def test_the_exported_loader_and_converted_averages_act_as_the_checkpoint(
     variant, section, checkpoints, plain_host, command, tmp_path
 ):
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
     source, folder = checkpoints[variant], tmp_path / "new/policy"
     code, out, err = command("ckpt", "export", source, folder)
@@ -92,6 +92,12 @@ def test_the_exported_loader_and_converted_averages_act_as_the_checkpoint(
         assert command("ckpt", "convert", source, "--ema", "-o", paths[1])[0] == 0
     done = python(None, "acts", *paths, added=added)
     assert done.stdout.endswith("alike\n"), done
+    weights[f"{variant}.other"] = weights.popitem()[1]  # as of a net that this host does not build
+    save_file(weights, folder / "model.safetensors")
+    done = python(None, "acts", added=added)
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("RuntimeError: ") and "put its folder first in PYTHONPATH" in line, done
+    assert "Missing key" not in done.stderr
 
 
 def test_the_model_card_says_what_the_run_knows(checkpoints, command, tmp_path):

@@ -174,9 +174,9 @@ def test_following_a_run_that_has_died_plays_what_is_left_and_says_so(tmp_path, 
 def test_a_run_without_new_checkpoints_gets_a_sentence_and_no_empty_table(tmp_path, capsys):
     (tmp_path / "ddp.json").write_text('{"outcome": {}}')
     signature = checkpoints.signature(tmp_path, write(tmp_path / "last.pth", 7))
-    line = {"kind": "result", "epoch": 7, "weights": "x", "env": "lift", "episodes": 50}
-    more = {"lost": [], "file": signature, "checkpoint": "x", "interval": None, "log": {}}
-    evaluation.append(tmp_path, {**line, **more})
+    result = {"kind": "result", "epoch": 7, "weights": "x", "env": "lift", "episodes": 50}
+    result |= {"lost": [], "file": signature, "checkpoint": "x", "interval": None, "log": {}}
+    evaluation.append(tmp_path, result)
     words = ["evaluate", str(tmp_path), "--follow", "--workers", "1", "--episodes", "4"]
     assert cli.main(words) == EXIT_DONE
     text = " ".join(capsys.readouterr().out.split())

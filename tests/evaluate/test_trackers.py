@@ -21,15 +21,15 @@ def checkpoint(**logging):
 
 def scalars(run: Path) -> dict[tuple[str, int], float]:
     """(tag, epoch) -> value of the TensorBoard files of an evaluation."""
-    found = {}
+    values = {}
     for file in (run / "logs" / "tb").glob("*.evaluation"):
         data = file.read_bytes()
         while data:
             size = int.from_bytes(data[:8], "little")
             event = Event.FromString(data[12 : 12 + size])
             data = data[16 + size :]
-            found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
-    return found
+            values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    return values
 
 
 class FakeWandb:

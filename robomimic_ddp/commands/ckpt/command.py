@@ -91,10 +91,8 @@ def _export(args: argparse.Namespace) -> None:
     from robomimic_ddp.commands.ckpt.export import export
 
     weights, sizes = export(contents.read(args.path), paths.expanded(args.path), folder)
-    host = "an unedited robomimic" if sizes is None else "a robomimic as the next line says"
-    say(f"{folder}: the weights are {weights}; its load_policy.py works with {host}")
-    if sizes is not None:
-        say(f"the net is {sizes}")
+    host = "its load_policy.py works without robomimic-ddp"
+    say(f"{folder}: the weights are {weights}; {host if sizes is None else f'the net is {sizes}'}")
 
 
 def _rewrite(args: argparse.Namespace) -> None:

@@ -28,9 +28,10 @@ def load_policy(folder=Path(__file__).parent, device="cpu"):
     try:
         return FileUtils.policy_from_checkpoint(device=device, ckpt_dict=checkpoint)[0]
     except RuntimeError as error:
-        if "load_state_dict" not in str(error):  # torch lists each weight that does not fit
+        if "loading state_dict" not in str(error):  # torch lists each weight that does not fit
             raise
         raise RuntimeError(
-            f"{FileUtils.__file__} builds another net than the one exported: see the line 'net' of "
-            f"{folder / 'README.md'}, and put that robomimic's folder first in PYTHONPATH"
+            f"{FileUtils.__file__} builds another net than was exported. Use the robomimic that "
+            f"trained it, with its edits ({folder / 'README.md'} names one, if the net needs it): "
+            "put its folder first in PYTHONPATH"
         ) from None

@@ -108,7 +108,7 @@ def build_config(arguments: Sequence[str]) -> Any:
         )
     json_config.require_registered(algo_name, config_factory)
     config = config_factory(algo_name)
-    prepare_config(config, settings)
+    _take_options(config, settings)
     host_config_check.require_known(config, settings, of_file=of_file)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
     with config.values_unlocked():
@@ -202,6 +202,22 @@ def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False
     unlocks the config's keys before it reads `external`, so that keys are added; the main rank
     prints their names.
     """
+    _take_options(config, external)
+    added: list[str] | None = [] if new_keys else None
+    host_config_check.require_known(config, external, new_keys=added)
+    if added and launch_env.read_launch_env().rank == 0:
+        print_clean(
+            f"note: the config file adds {', '.join(added)}, which this host's config does not "
+            "declare. A misspelt key has no effect.",
+            file=sys.stderr,
+        )
+    return config
+
+
+def _take_options(config: Any, external: MutableMapping) -> None:
+    """Move the section "ddp" of `external` to the notes of `config`, and declare the RLDS keys that
+    `external` uses. Raises ConfigError.
+    """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
         raise ConfigError(
@@ -212,15 +228,6 @@ def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    added: list[str] | None = [] if new_keys else None
-    host_config_check.require_known(config, external, new_keys=added)
-    if added and launch_env.read_launch_env().rank == 0:
-        print_clean(
-            f"note: the config file adds {', '.join(added)}, which this host's config does not "
-            "declare. A misspelt key has no effect.",
-            file=sys.stderr,
-        )
-    return config
 
 
 def declare_rlds_keys(config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,7 +28,9 @@ from robomimic_ddp.data.rlds.schema import job_config
 from robomimic_ddp.data.rlds.schema.fields import Fields, available_keys, find_fields
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.terminal import print_clean
 
 GYM_TYPE = 2
 """robomimic.envs.env_base.EnvType.GYM_TYPE, which needs no simulator."""
@@ -173,7 +176,8 @@ def indices_from_config(
     config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
     """Collective: yield for each dataset of `config` its files, fields, index, and the rows of
-    episodes that pass the filters. Raises DataError, ConfigError.
+    episodes that pass the filters; the main rank prints why others do not. Raises DataError,
+    ConfigError.
     """
     train = config.train
     for entry in dataset_configs(config):
@@ -182,7 +186,7 @@ def indices_from_config(
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)
         needs_text = bool(index.labelled.any()) or any(key in MODELS for key in obs_keys)
-        rows = select_episodes(
+        rows, left_out = select_episodes(
             index,
             _window_shape(train).count(index.length),
             bool(setting(config, "train.success_only")) and fields.success is not None,
@@ -191,6 +195,10 @@ def indices_from_config(
             fields.filters,
             fields.success,
         )
+        if left_out and group.is_main():
+            count = f"{len(index.length) - len(rows)} of the {len(index.length)} episodes"
+            text = f"note: {count} of {source.folder} are left out. {left_out}"
+            print_clean(text, file=sys.stderr)
         yield source, fields, index, rows
 
 

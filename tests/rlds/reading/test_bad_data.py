@@ -7,10 +7,12 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
 
+from robomimic_ddp.data.rlds.index import records
 from robomimic_ddp.data.rlds.index.records import (
     masked_checksum,
     read_record,
@@ -89,16 +91,24 @@ def test_record_files_that_the_metadata_does_not_list_are_named(copy):
     )
 
 
-def test_no_thread_reads_on_after_an_error(copy):
+def test_no_thread_reads_on_after_an_error(copy, monkeypatch):
     """Else a job that has failed would end only when its last record was read."""
-    path, readers = Source(copy).files[0], []
+    path, readers, is_stopping = Source(copy).files[0], [], threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            is_stopping.set()
+            super().shutdown(wait=wait)
 
     def make(record):
         readers.append(threading.current_thread())
         if len(readers) > 1:
-            time.sleep(0.4)
+            assert is_stopping.wait(60)
+            time.sleep(0.1)  # who does not wait for the threads finds them alive
         raise RecordError("damaged")
 
+    monkeypatch.setattr(records, "ThreadPoolExecutor", Pool)
     places = [(0, offset) for offset in record_offsets(path)] * 20
     with pytest.raises(DataError, match="episode at byte 0 cannot be used .damaged"):
         list(rows_of([path], places, make, 2, "reading"))

@@ -44,20 +44,20 @@ def test_checksums_are_those_that_the_files_store(stored):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def files_read(monkeypatch):
     """The numbers of the files that are read for an index."""
-    made, real = [], index_cache.make_index
+    numbers, real = [], index_cache.make_index
 
-    def make_index(source, fields, files, *more):
-        made.extend(files)
-        return real(source, fields, files, *more)
+    def make_index(source, fields, files, *settings):
+        numbers.extend(files)
+        return real(source, fields, files, *settings)
 
     monkeypatch.setattr(index_cache, "make_index", make_index)
-    return made
+    return numbers
 
 
 def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
-    stored, tmp_path, made, monkeypatch, caplog
+    stored, tmp_path, files_read, monkeypatch, caplog
 ):
     source, fields = source_and_fields(stored.folder)
     whole, cache = build.make_index(source, fields), str(tmp_path)
@@ -65,29 +65,29 @@ def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
         patched.setattr(index_cache, "_PART_BYTES", 1)
         store = index_cache.array_cache.store
 
-        def store_two(path, *more):
+        def store_two(path, *content):
             if path.name == "2.npz":
                 raise KeyboardInterrupt
-            store(path, *more)
+            store(path, *content)
 
         patched.setattr(index_cache.array_cache, "store", store_two)
         index_cache.load_index(source, fields, cache)
-    assert made == [0, 1, 2]
-    made.clear()
+    assert files_read == [0, 1, 2]
+    files_read.clear()
     caplog.set_level(logging.INFO)
     assert same(index_cache.load_index(source, fields, cache), whole)
-    assert made == [*range(2, len(source.files))]
+    assert files_read == [*range(2, len(source.files))]
     assert f"reading {source.folder} for its index ({len(source.files)} files)" in caplog.text
 
 
-def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, made):
+def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, files_read):
     source, fields = source_and_fields(copy)
     index = build.make_index(source, fields)
     index_cache.write_in_set(copy, source, source.name, fields, index)
     assert len([*(copy / index_cache.IN_SET).iterdir()]) == 2
     for skip_corrupt in (False, True):
-        found = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
-        assert same(found, index) and made == []
+        loaded = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
+        assert same(loaded, index) and files_read == []
 
 
 def test_files_without_an_episode_add_nothing_to_an_index(stored):

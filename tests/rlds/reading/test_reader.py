@@ -64,7 +64,8 @@ def test_a_stopped_reader_ends_with_its_killed_rank_and_neither_needs_tensorflow
         env={**os.environ, "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert all(line.startswith("note: 4 of the 14") for line in done.stderr.splitlines()), done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"note: 4 of the 14 episodes of {stored.folder} are left out. 2: "), line
     first, second = done.stdout.splitlines()
     pid, _, modules = first.partition(" ")
     assert (modules, second) == ("[]", "['simplejpeg']")

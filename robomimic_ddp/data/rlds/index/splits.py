@@ -1,18 +1,15 @@
-"""Which episodes are used, and which of them for validation: functions of the index."""
+"""Which episodes are used, and which of them for validation: pure functions of the index."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.data.rlds.index.statistics import Index
-from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.terminal import print_clean
 
 
 def select_episodes(
@@ -23,10 +20,10 @@ def select_episodes(
     where: str,
     filters: Sequence[Any] = (),
     success: Any = "success",
-) -> np.ndarray:
+) -> tuple[np.ndarray, str]:
     """Return the rows of `index` that pass the filters and have at least one window, int64 [K], in
-    order; the main rank prints why others are left out. Raises DataError. filters, success: the
-    schema's, for the message.
+    order, and how many others are left out for which reasons, in words. Raises DataError. filters,
+    success: the schema's, for the words.
     """
     reasons = {
         f"without success ({success}; train.success_only)": ~index.success & success_only,
@@ -49,10 +46,7 @@ def select_episodes(
             f"none of the {len(index.length)} episodes of {where} passes the filters. Dropped "
             f"{counts}. Switch off the filter that does not fit this dataset."
         )
-    if counts and group.is_main():
-        text = f"note: {dropped.sum()} of the {len(dropped)} episodes of {where} are left out"
-        print_clean(f"{text}. {counts}", file=sys.stderr)
-    return rows
+    return rows, counts
 
 
 def episode_hash(file: int, number: int) -> int:
