@@ -56,6 +56,23 @@ def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
     return logs
 
 
+def scalars(run: Path, suffix: str = "") -> dict[tuple[str, int], float]:
+    """(tag, epoch) -> value in a run's TensorBoard files with that suffix, the last one written."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    values = {}
+    for file in sorted((run / "logs" / "tb").glob(f"events.*{suffix}")):
+        data = file.read_bytes()
+        while len(data) > 8:
+            size = int.from_bytes(data[:8], "little")
+            if len(data) < size + 16:  # its writer was killed
+                break
+            event = Event.FromString(data[12 : 12 + size])
+            data = data[16 + size :]
+            values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    return values
+
+
 def checkpoints(directory: Path) -> dict[str, Path]:
     """Every checkpoint of the host's in a run, by file name (which has the best loss)."""
     found = sorted(directory.rglob("*.pth"))

@@ -6,14 +6,42 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
+
+_WRITE_SECONDS = 3.0
+
+_last_writes: list[Callable[[], None]] = []
+
+
+def write_before_end(write: Callable[[], None]) -> None:
+    """`write` is called once before this process ends at once, which skips Python's exit
+    functions. It may fail, and has three seconds.
+    """
+    _last_writes.append(write)
+
+
+def finish_writes() -> None:
+    """Calls what `write_before_end` was given, in a thread: a disk or a lock could hang."""
+
+    def finish() -> None:
+        while _last_writes:
+            with suppress(Exception):
+                _last_writes.pop()()
+
+    if _last_writes:
+        with suppress(RuntimeError):  # no more threads
+            writer = threading.Thread(target=finish, name="robomimic-ddp-last-writes", daemon=True)
+            writer.start()
+            writer.join(_WRITE_SECONDS)
 
 
 def exit_with_workers(code: int) -> NoReturn:
     """Ends this process and its data workers at once: a worker that hangs in a read would outlive
     it, and keep the lock of the run directory.
     """
+    finish_writes()
     if threading.current_thread() is threading.main_thread():
         # torch's handler raises if a worker is killed.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -258,6 +258,7 @@ def _end(code: int) -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    end_process.finish_writes()
     if group.is_initialized() or not sys.modules.keys().isdisjoint(_SIMULATORS):
         end_process.exit_with_workers(code)
     sys.exit(code)

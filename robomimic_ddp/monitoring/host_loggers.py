@@ -13,19 +13,22 @@ import os
 import sys
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import end_process, group
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import warn
 
+TENSORBOARD_FLUSH_SECONDS = 1
+"""tensorboardX keeps scalars for two minutes, and a process that is killed loses them."""
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
 """File in the folder of logs: a resumed run continues its wandb run."""
@@ -102,7 +105,8 @@ def data_logger(
     """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
     on_created: called with each one that writes TensorBoard or wandb.
 
-    On the main rank wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
+    On the main rank TensorBoard's file has every value within a second, and all of them at the end
+    of the process; wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
     failure; a resumed run continues its wandb run, whose config has `facts()`. On others
     TensorBoard and wandb are off; `record`, `get_stats` and `close` work on this rank's values.
     """
@@ -123,12 +127,15 @@ def data_logger(
                 )
             call.arguments.update(dict.fromkeys(switches, False))
         package = cls.__module__.partition(".")[0]
-        asked: AbstractContextManager = nullcontext()
-        if call.arguments.get("log_wandb"):
-            added = {**_wandb_id(call.arguments.get("log_dir")), "config": facts()}
-            asked = _wandb_as_asked(package, added)
-        with asked:
+        with ExitStack() as stack:
+            if call.arguments.get("log_tb"):
+                stack.enter_context(_tensorboard_at_once())
+            if call.arguments.get("log_wandb"):
+                added = {**_wandb_id(call.arguments.get("log_dir")), "config": facts()}
+                stack.enter_context(_wandb_as_asked(package, added))
             host_init(*call.args, **call.kwargs)
+        if getattr(self, "_tb_logger", None) is not None:
+            end_process.write_before_end(functools.partial(_close_tensorboard, weakref.ref(self)))
         if any(getattr(self, name, None) is not None for name in ("_tb_logger", "_wandb_logger")):
             on_created(self)
 
@@ -139,23 +146,49 @@ def data_logger(
     return cls
 
 
+@contextmanager
+def _tensorboard_at_once() -> Iterator[None]:
+    """For the block: a SummaryWriter of tensorboardX writes its file within a second."""
+    try:
+        import tensorboardX
+    except ImportError:  # the host reports it
+        yield
+        return
+    at_once = functools.partial(tensorboardX.SummaryWriter, flush_secs=TENSORBOARD_FLUSH_SECONDS)
+    with swapped(tensorboardX, "SummaryWriter", at_once):
+        yield
+
+
+def _close_tensorboard(logger: weakref.ref[Any]) -> None:
+    """Writes what the DataLogger has given to TensorBoard, whose thread writes a moment later."""
+    kept = logger()
+    if kept is not None:
+        _drop_dead_writer(kept)
+        writer, kept._tb_logger = kept._tb_logger, None
+        if writer is not None:
+            writer.close()
+
+
+def _drop_dead_writer(logger: Any) -> None:
+    """Warns and switches TensorBoard off if tensorboardX's thread has ended (a full disk)."""
+    files = getattr(getattr(logger, "_tb_logger", None), "file_writer", None)
+    writer = getattr(files, "event_writer", None)
+    thread = getattr(writer, "_worker", None)
+    if isinstance(thread, threading.Thread) and not thread.is_alive():
+        logger._tb_logger = None
+        writer._closed = True  # else it would wait for its thread at exit
+        warn(
+            "TensorBoard's log could not be written (its error is above). "
+            "Training continues without it."
+        )
+
+
 def _without_dead_writer(method: Callable) -> Callable:
-    """Decorates a method of the DataLogger: if tensorboardX's thread has ended (a full disk), warns
-    and switches TensorBoard off. The host would wait for the thread without end.
-    """
+    """Decorates a method of the DataLogger, which would wait for a dead thread without end."""
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        files = getattr(getattr(self, "_tb_logger", None), "file_writer", None)
-        writer = getattr(files, "event_writer", None)
-        thread = getattr(writer, "_worker", None)
-        if isinstance(thread, threading.Thread) and not thread.is_alive():
-            self._tb_logger = None
-            writer._closed = True  # else it would wait for its thread at exit
-            warn(
-                "TensorBoard's log could not be written (its error is above). "
-                "Training continues without it."
-            )
+        _drop_dead_writer(self)
         return method(self, *args, **kwargs)
 
     return wrapped

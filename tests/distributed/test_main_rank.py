@@ -226,41 +226,6 @@ def test_a_log_that_cannot_be_written_is_said_once_and_printing_resumes(
     assert room.read_text() == "three\n"
 
 
-@host_loggers.data_logger
-class DataLogger:
-    """As the host's."""
-
-    def __init__(self, log_dir, log_tb=True):
-        tensorboard = pytest.importorskip("tensorboardX")
-        self._tb_logger = tensorboard.SummaryWriter(str(log_dir), flush_secs=0)
-
-    def record(self, key, value, epoch):
-        if self._tb_logger is not None:
-            self._tb_logger.add_scalar(key, value, epoch)
-
-    def close(self):
-        if self._tb_logger is not None:
-            self._tb_logger.close()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.timeout(60)
-def test_tensorboard_that_cannot_write_does_not_keep_training_waiting(tmp_path, capsys):
-    logger = DataLogger(tmp_path)
-    worker = logger._tb_logger.file_writer.event_writer._worker
-
-    def refuse():
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    worker._record_writer.flush = refuse
-    logger.record("loss", 1.0, 0)
-    worker.join(20)
-    for epoch in range(30):  # its queue takes 10
-        logger.record("loss", 1.0, epoch)
-    logger.close()
-    assert capsys.readouterr().err.count("TensorBoard's log could not be written") == 1
-
-
 def write_config(path):
     with open_on_main(path) as file:
         file.write("new")

@@ -8,28 +8,15 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 from robomimic_ddp.commands.evaluate.record import Trackers
+from tests.runs import scalars
 
 RESULT = {"env": "lift", "log": {"Success_Rate": 0.5}}
 
 
 def checkpoint(**logging):
     return SimpleNamespace(config={"experiment": {"logging": logging}}, epoch=50, mean_of="")
-
-
-def scalars(run: Path) -> dict[tuple[str, int], float]:
-    """(tag, epoch) -> value of the TensorBoard files of an evaluation."""
-    values = {}
-    for file in (run / "logs" / "tb").glob("*.evaluation"):
-        data = file.read_bytes()
-        while data:
-            size = int.from_bytes(data[:8], "little")
-            event = Event.FromString(data[12 : 12 + size])
-            data = data[16 + size :]
-            values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
-    return values
 
 
 class FakeWandb:
@@ -79,7 +66,7 @@ def test_tensorboard_gets_the_results_in_a_file_of_its_own(tmp_path, wandb):
     trackers.log(mean, [RESULT, {**RESULT, "env": "stack"}])
     trackers.close()
     of_mean = {(f"Rollout/Success_Rate_of_mean/{env}", 50): 0.5 for env in ("lift", "stack")}
-    assert scalars(tmp_path) == {("Rollout/Success_Rate/lift", 50): 0.5, **of_mean}
+    assert scalars(tmp_path, ".evaluation") == {("Rollout/Success_Rate/lift", 50): 0.5, **of_mean}
     assert len([*(tmp_path / "logs" / "tb").iterdir()]) == 1 and not wandb.begun
 
 

@@ -164,10 +164,10 @@ class Trackers:
 
         if self._writer is None:
             folder = str(self.run / "logs" / "tb")
-            self._writer = SummaryWriter(folder, filename_suffix=".evaluation")
+            seconds = host_loggers.TENSORBOARD_FLUSH_SECONDS
+            self._writer = SummaryWriter(folder, flush_secs=seconds, filename_suffix=".evaluation")
         for name, value in values.items():
             self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
 
     def _to_wandb(self, values: dict[str, float], epoch: int, project: str | None) -> None:
         import wandb
