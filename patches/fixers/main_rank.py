@@ -138,7 +138,8 @@ FIXERS = {
         "files",
         TRAIN_SCRIPTS,
         _file_operations,
-        "write DDPUtils.main_rank_only(shutil.copytree)(...) for what one rank must do",
+        "copy files with DDPUtils.copyfile, and let one rank move and remove: "
+        "DDPUtils.main_rank_only(shutil.move)(...)",
         within="def train",
         done=("copyfile", "main_rank_only"),
         missing="train() copies, moves and removes no file",

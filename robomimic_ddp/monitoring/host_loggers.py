@@ -161,10 +161,10 @@ def _tensorboard_at_once() -> Iterator[None]:
 
 def _close_tensorboard(logger: weakref.ref[Any]) -> None:
     """Writes what the DataLogger has given to TensorBoard, whose thread writes a moment later."""
-    kept = logger()
-    if kept is not None:
-        _drop_dead_writer(kept)
-        writer, kept._tb_logger = kept._tb_logger, None
+    alive = logger()
+    if alive is not None:
+        _drop_dead_writer(alive)
+        writer, alive._tb_logger = alive._tb_logger, None
         if writer is not None:
             writer.close()
 

@@ -117,7 +117,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         type=_matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module's dotted name"),
         default=DOT_LIST_MODULE,
         metavar="NAME",
-        help="the training module; default %(default)s",
+        help="the training module; one whose name does not end in train_rlds gets --config FILE; "
+        "default %(default)s",
     )
     what = "run rollouts outside the training, on GPUs and cores that the training leaves free"
     add("--evaluate", action="store_true", help=what)
