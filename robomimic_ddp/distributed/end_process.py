@@ -16,8 +16,8 @@ _last_writes: list[Callable[[], None]] = []
 
 
 def write_before_end(write: Callable[[], None]) -> None:
-    """`write` is called once before this process ends at once, which skips Python's exit
-    functions. It may fail, and has three seconds.
+    """`write` is called once, when an entry point ends or this process ends at once, which skips
+    Python's exit functions. It may fail, and has three seconds.
     """
     _last_writes.append(write)
 

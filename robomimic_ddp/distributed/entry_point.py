@@ -98,6 +98,7 @@ def entry_point(main: Callable) -> Callable:
                 raise
             finally:
                 _entered.pop()
+                end_process.finish_writes()
 
     return wrapped
 
@@ -258,7 +259,6 @@ def _end(code: int) -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    end_process.finish_writes()
     if group.is_initialized() or not sys.modules.keys().isdisjoint(_SIMULATORS):
         end_process.exit_with_workers(code)
     sys.exit(code)

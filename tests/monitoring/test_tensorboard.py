@@ -9,10 +9,11 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 
-from robomimic_ddp.distributed import end_process
+from robomimic_ddp.distributed import end_process, entry_point
 from robomimic_ddp.monitoring import host_loggers
 from tests.hosts import ROOT
 from tests.runs import scalars
@@ -66,6 +67,23 @@ def test_a_process_that_ends_at_once_has_written_what_tensorboard_was_given(tmp_
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (5, "")
     assert scalars(tmp_path) == {("loss", epoch): 0.5 for epoch in range(50)}
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_a_plain_process_writes_before_the_interpreter_ends(error, monkeypatch):
+    """tensorboardX cannot close a file without events then: no thread starts any more."""
+    written = []
+    monkeypatch.setattr(end_process, "_last_writes", [])
+
+    @entry_point.entry_point
+    def main():
+        end_process.write_before_end(lambda: written.append(1))
+        if error is not None:
+            raise error
+
+    with nullcontext() if error is None else pytest.raises((ValueError, SystemExit)):
+        main()
+    assert written == [1]
 
 
 def test_a_disk_that_hangs_keeps_no_process_from_its_end(monkeypatch):
