@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,11 @@ def test_windows_are_the_hosts(shape, length):
         assert inside[row].tolist() == mask
         if not (shape.pad_frame_stack or shape.pad_seq_length):
             assert inside[row].all()
+
+
+@pytest.mark.parametrize("length", [None, 0])
+def test_without_a_length_all_windows_are_in_a_pass(length):
+    assert windows_per_pass(np.array([3, 0, 70]), length).tolist() == [3, 0, 70]
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

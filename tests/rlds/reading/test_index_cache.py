@@ -11,6 +11,7 @@ from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.records import stored_checksums
+from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, LENGTHS, STATES
@@ -114,11 +115,17 @@ def test_a_prepared_set_counts_as_its_source_with_what_was_left_out(stored):
     assert numbers[first] == 1 and numbers[:first].tolist() == list(range(first))
 
 
-def test_a_camera_that_was_dropped_is_an_error_for_who_asks_for_it(stored, make_config):
+@pytest.mark.parametrize("place", ["observation.dropped_camera", "observation/dropped_camera"])
+def test_a_camera_that_was_dropped_is_an_error_for_who_asks_for_it(
+    place, stored, make_config, tmp_path
+):
+    """Also where the schema demands it."""
     source, _ = source_and_fields(stored.folder)
-    config = make_config()
-    wrist = "observation/wrist_image_left"
-    vars(source)["prepared"] = {"left_out": {}, "dropped": [wrist]}
+    text = (spec.FOLDER / "droid.yaml").read_text()
+    wrist = "observation.wrist_image_left, optional: true"
+    (tmp_path / "strict.yaml").write_text(text.replace(wrist, place))
+    config = make_config(rlds_schema=str(tmp_path / "strict.yaml"))
+    vars(source)["prepared"] = {"left_out": {}, "dropped": ["observation/dropped_camera"]}
     kept = [*CAMERAS[:2], *STATES[:2]]
     fields = host_datasets.fields_from_config(config, source, kept)
     assert [*fields.images] == [*CAMERAS[:2]] and [*fields.actions] == [*ACTIONS]
