@@ -46,10 +46,19 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
 
 
 def _received(value: Any, like: Any) -> Any:
-    """Collective for a lent or sharded tensor: `value` as this rank keeps it for `like`."""
+    """Collective for a lent or sharded tensor: `value` as this rank keeps it for `like`, in the
+    same order in memory, which fused optimizers do not look at.
+    """
     tensor = value.fetch() if isinstance(value, Lent) else value
-    fits = fsdp.is_sharded(like) and isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
-    return fsdp.shard_like(tensor, like) if fits else tensor
+    if not all(isinstance(part, torch.Tensor) for part in (tensor, like)):
+        return tensor
+    if tensor.shape != like.shape:
+        return tensor
+    if fsdp.is_sharded(like):
+        return fsdp.shard_like(tensor, like)
+    if tensor.stride() == like.stride():
+        return tensor
+    return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:

@@ -222,7 +222,7 @@ PASSED_ON = {
     ),
     "loader": (
         *("prefetch_factor", "pin_memory", "persistent_workers", "multiprocessing_context"),
-        *("pin_memory_device", "in_order"),
+        "pin_memory_device",
     ),
 }
 """Option -> names of torch's arguments that its users look for among ours."""

@@ -172,6 +172,7 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert draw(last, 4) == expected and second.batches_left() == 0
         assert next(last, None) is None
         between = {"kind": "replay", "batches": None, "iterations": None, "generator": None}
+        between["has_workers"] = False
         assert second.position() == between
         assert second.batches_left() == 10
 
@@ -312,3 +313,30 @@ def test_one_rank_sees_the_hosts_own_batches():
         replayed = ReplayedLoader(loader())
         assert len(replayed) == len(plain) and replayed.batch_size == 3
         assert [str(list(replayed)) for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("held, stopped_after", [(False, 0), (True, 0), (True, 2)])
+def test_workers_that_persist_draw_no_other_numbers_after_a_resume(
+    held, stopped_after, own_generator
+):
+    """torch draws the seed of workers as it starts them, once in a process."""
+
+    def made():
+        generator = torch.Generator().manual_seed(7) if own_generator else None
+        workers = {"num_workers": 1, "persistent_workers": True, "generator": generator}
+        return ReplayedLoader(DataLoader(Samples(12), batch_size=2, shuffle=True, **workers))
+
+    def numbers(host, steps=6):
+        return [*indices(host.epoch(steps)), torch.rand(1).item()]
+
+    torch.manual_seed(5)
+    whole = Host(made(), held)
+    for steps in (6, 6, stopped_after):
+        numbers(whole, steps)
+    position, state = whole.loader.position(), rng.capture()
+    expected = [numbers(whole) for _ in range(3)]
+    resumed = Host(made(), held)
+    resumed.loader.seek(position, 1, 2)
+    rng.restore(state)
+    assert [numbers(resumed) for _ in range(3)] == expected

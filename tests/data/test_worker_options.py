@@ -97,7 +97,10 @@ def test_a_loader_is_left_alone_by_default_and_follows_the_options():
     options = Options(workers="auto", loader=loader)
     arguments = loader_arguments({**host, "pin_memory": True}, options, 3, "train")
     assert arguments == {**host, **loader, "num_workers": 3}
-    assert loader_arguments(host, options, 3, "valid")["num_workers"] == 1
+    valid = {**host, **loader, "num_workers": 1}
+    del valid["persistent_workers"]
+    assert loader_arguments(host, options, 3, "valid") == valid
+    assert loader_arguments({**host, "in_order": False}, Options(), 2, "train") == host
     alone = loader_arguments({"dataset": DATA}, Options(loader=loader), 0, "train")
     assert alone == {"dataset": DATA, "pin_memory": False}, "nothing that needs workers"
 

@@ -19,3 +19,13 @@ def test_only_an_absent_gradient_is_looked_for_on_other_ranks():
     net.bias.grad = None
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         mean.average()
+
+
+def test_gradients_have_the_order_in_memory_of_their_parameters():
+    """torch's fused optimizers go through memory, and do not look at strides."""
+    net = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+    net(torch.randn(4, 3, 8, 8)).square().sum().backward()
+    before = net.weight.grad.clone()
+    FlatMean("policy", [*net.parameters()]).average()
+    assert net.weight.grad.stride() == net.weight.stride() != nn.Conv2d(3, 8, 3).weight.stride()
+    torch.testing.assert_close(net.weight.grad, before)

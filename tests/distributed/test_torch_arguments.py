@@ -47,7 +47,7 @@ SET_BY_THE_RUN = {
     "kwargs": "module device_ids output_device dim process_group device_mesh init_sync "
     "mixed_precision delay_all_reduce_named_params param_to_hook_all_reduce",
     "loader": "dataset collate_fn sampler batch_sampler shuffle batch_size drop_last num_workers "
-    "worker_init_fn generator",
+    "worker_init_fn generator in_order",
 }
 
 
@@ -62,6 +62,6 @@ def test_what_the_run_sets_is_not_the_users_to_set(option, name):
 
 
 def test_names_that_users_look_for_are_torchs():
-    newest = {"forward_sync_buffers", "broadcast_buffers", "in_order"}
+    newest = {"forward_sync_buffers", "broadcast_buffers"}
     for option, names in PASSED_ON.items():
         assert {*names} - newest <= {*inspect.signature(TAKERS[option]).parameters}

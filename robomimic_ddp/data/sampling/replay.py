@@ -7,11 +7,14 @@ import weakref
 import zlib
 from array import array
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.sampling.nested_loaders import Wrapped
 from robomimic_ddp.data.sampling.pass_order import another_order, is_stateless
 from robomimic_ddp.distributed import rng
@@ -104,6 +107,7 @@ class ReplayedLoader(Wrapped):
         self._last: weakref.ref | None = None
         self._next: dict[str, Any] | None = None
         self._recorded: _Recorded | None = None
+        self._has_workers = False
         batches = getattr(loader, "batch_sampler", None)
         stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
         if type(batches) is BatchSampler and not stream:  # a subclass may do anything
@@ -114,7 +118,8 @@ class ReplayedLoader(Wrapped):
 
     def __iter__(self) -> Iterator[Any]:
         position, self._next = self._next, None
-        iteration = _Iteration(self.loader, self._recorded, position)
+        iteration = _Iteration(self.loader, self._recorded, position, self._has_workers)
+        self._has_workers = getattr(self.loader, "persistent_workers", False)
         self._last = weakref.ref(iteration)
         return iteration
 
@@ -130,6 +135,7 @@ class ReplayedLoader(Wrapped):
         if live is None or live.over:
             history = None if recorded is None else recorded.history()
             between = {"kind": "replay", "batches": None, "iterations": history}
+            between["has_workers"] = self._has_workers
             return {**between, "generator": _generator_state(self.loader)}
         return {
             "kind": "replay",
@@ -138,6 +144,7 @@ class ReplayedLoader(Wrapped):
             "random": live.random_state,
             "sampler_random": live.sampler_random(),
             "generator": live.generator_state,
+            "has_workers": live.has_workers,
             "iterations": None if recorded is None else recorded.history(live.before),
             "order": live.order_digest(),
         }
@@ -167,6 +174,7 @@ class ReplayedLoader(Wrapped):
             return (
                 "data: the host's own sampler begins a new pass, since the batch size has changed"
             )
+        self._has_workers = position.get("has_workers", False)
         if batches is None:
             _restore_generator(self.loader, position)
             return "data: the host's sampler resumes with its next pass"
@@ -182,12 +190,18 @@ class ReplayedLoader(Wrapped):
 
 
 class _Iteration:
-    """One iteration, alive as long as it is referenced. `position`: where it resumes, or None."""
+    """One iteration, alive as long as it is referenced. `position`: where it resumes, or None;
+    `has_workers`: those of an earlier one are alive, for which torch draws no seed.
+    """
 
     def __init__(
-        self, loader: Any, recorded: _Recorded | None, position: dict[str, Any] | None
+        self,
+        loader: Any,
+        recorded: _Recorded | None,
+        position: dict[str, Any] | None,
+        has_workers: bool,
     ) -> None:
-        self.loader, self.recorded = loader, recorded
+        self.loader, self.recorded, self.has_workers = loader, recorded, has_workers
         self.over = False
         self.batches = 0
         self.before = 0
@@ -227,6 +241,7 @@ class _Iteration:
         """Start as the saved iteration did, and skip the delivered batches. The random streams
         are restored: the saved ones are those after its start. Raises CheckpointError.
         """
+        self.has_workers = position.get("has_workers", False)
         with rng.kept():
             rng.restore(position["random"])
             if self.recorded is not None:
@@ -249,7 +264,10 @@ class _Iteration:
         self.generator_state = _generator_state(self.loader)
         if self.recorded is not None:
             self.before = len(self.recorded.lengths)
-        self._iterator = iter(self.loader)
+        # Workers that an interrupted process had are made here: their seed costs no random number.
+        other = swapped(self.loader, "generator", torch.Generator())
+        with other if self.has_workers else nullcontext():
+            self._iterator = iter(self.loader)
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
         """Return whether the host has begun this iteration already, of a stateful sampler."""

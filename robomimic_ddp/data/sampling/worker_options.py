@@ -22,7 +22,11 @@ def loader_arguments(
     Batches are not pinned here unless the host or the user says so: they are pinned as they are
     sent to a GPU (`training.step.pinned_batches`), of which the host sends two frames of many.
     """
-    arguments = {**host_kwargs, **options.loader}
+    wanted = dict(options.loader)
+    if role == "valid":  # those of a resumed run would start later, and take another random number
+        wanted.pop("persistent_workers", None)
+    arguments = {**host_kwargs, **wanted}
+    arguments.pop("in_order", None)  # positions count batches in the sampler's order
     is_stream = workers is None or isinstance(host_kwargs["dataset"], IterableDataset)
     if options.workers != "config" and not is_stream:
         arguments["num_workers"] = workers if role == "train" else min(1, workers)

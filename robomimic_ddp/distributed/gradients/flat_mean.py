@@ -64,8 +64,13 @@ class FlatMean:
         is_anywhere = is_present if all(is_present) else (flags > 0).tolist()
         for parameter, mean, is_trained in zip(parameters, means, is_anywhere):
             if is_trained:
+                mean = mean.view_as(parameter)
+                if (
+                    mean.stride() != parameter.stride()
+                ):  # channels last: fused kernels read by place
+                    mean = torch.empty_like(parameter).copy_(mean)
                 # By `data` each has its own version, which a later pass into another leaves alone.
-                parameter.grad = mean.view_as(parameter).data
+                parameter.grad = mean.data
 
     def _send(self, message: torch.Tensor) -> None:
         """Collective: adds up `message` over ranks, in place."""

@@ -20,7 +20,7 @@ _SET_BY_THE_RUN = {
     ),
     "loader": (
         *("dataset", "collate_fn", "sampler", "batch_sampler", "shuffle", "batch_size"),
-        *("drop_last", "num_workers", "worker_init_fn", "generator"),
+        *("drop_last", "num_workers", "worker_init_fn", "generator", "in_order"),
     ),
 }
 

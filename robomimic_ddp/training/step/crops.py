@@ -81,5 +81,8 @@ def _drawn(
 
 
 def _is_compiling() -> bool:
-    """Return whether torch.compile traces this call; before torch 2.1 nothing here is compiled."""
-    return hasattr(torch, "compiler") and torch.compiler.is_compiling()
+    """Return whether torch.compile traces this call; before torch 2.3, which has no such function,
+    nothing here is compiled.
+    """
+    compiler = getattr(torch, "compiler", None)
+    return hasattr(compiler, "is_compiling") and torch.compiler.is_compiling()

@@ -22,6 +22,10 @@ _SKIPS = "_step_supports_amp_scaling"
 synchronises the GPU before each step to read the overflow.
 """
 
+_CHECKS_ALL_STRIDES = torch.__version__ < (2, 5)
+"""Before torch 2.5 the kernel refuses gradients with other strides, also of a dimension of size 1.
+"""
+
 
 def install(model: Any, undo: ExitStack) -> bool:
     """Fuses the model's optimizers until `undo` is closed; False if none can be."""
@@ -50,6 +54,8 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
         chosen = any(entry.get(name) for name in ("fused", "foreach", "capturable"))
         if chosen or entry.get("differentiable") or isinstance(entry["lr"], torch.Tensor):
             return False
+        if any(_is_thin(parameter) for parameter in entry["params"]) and _CHECKS_ALL_STRIDES:
+            return False
         devices = {p.device for p in entry["params"]}
         kinds = {p.dtype for p in entry["params"]}
         for device in devices:
@@ -60,6 +66,13 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
                 except (RuntimeError, TypeError):
                     return False
     return True
+
+
+def _is_thin(parameter: torch.Tensor) -> bool:
+    """Return whether these are a GPU's weights of a convolution of images with a dimension of size
+    1, whose gradient from cuDNN has another stride there.
+    """
+    return parameter.is_cuda and parameter.dim() == 4 and 1 in parameter.shape
 
 
 def _fuse(optimizer: torch.optim.Optimizer) -> None:

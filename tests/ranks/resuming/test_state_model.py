@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
+from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
 from tests.averages import build, of_host
@@ -252,3 +253,25 @@ def test_a_part_that_is_missing_is_named():
     words = r"parts of the algorithm: saved \['', 'planner'\], the model has \['', 'planner', "
     with pytest.raises(CheckpointError, match=words):
         restore_model(nested, saved)
+
+
+def test_moments_have_the_order_in_memory_of_their_parameters():
+    """What the main rank lends is row-major; torch's fused optimizers do not look at strides."""
+
+    def made():
+        net = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+        adam = torch.optim.Adam(net.parameters())
+        algo = SimpleNamespace(nets=nn.ModuleDict({"policy": net}), optimizers={"policy": adam})
+        net(torch.randn(2, 3, 8, 8)).square().sum().backward()
+        adam.step()
+        return SimpleNamespace(**vars(algo), lr_schedulers={})
+
+    algo, other = made(), made()
+    lent = tree.mapped(
+        lambda value: value.contiguous() if torch.is_tensor(value) else value, captured(algo)
+    )
+    restore_model(other, lent)
+    weight, source = other.nets["policy"].weight, algo.nets["policy"].weight
+    moments = other.optimizers["policy"].state[weight]["exp_avg"]
+    assert moments.stride() == weight.stride() == source.stride()
+    torch.testing.assert_close(moments, algo.optimizers["policy"].state[source]["exp_avg"])

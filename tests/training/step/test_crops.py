@@ -85,3 +85,9 @@ def test_a_host_that_crops_otherwise_keeps_its_own(monkeypatch):
     monkeypatch.setattr(obs_utils, "crop_image_from_indices", lambda images: images)
     with ExitStack() as undo:
         assert not crops.install(Model(), undo) and not crops.install(object(), undo)
+
+
+@pytest.mark.parametrize("missing", ["torch.compiler", "torch.compiler.is_compiling"])
+def test_older_versions_of_torch_cannot_say_whether_they_compile(missing, monkeypatch):
+    monkeypatch.delattr(missing)
+    assert crops.sample(torch.rand(2, 3, 9, 9), 5, 5, 1)[0].shape == (2, 1, 3, 5, 5)

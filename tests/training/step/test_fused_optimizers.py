@@ -147,3 +147,22 @@ def test_the_gradient_norm_is_the_hosts(max_grad_norm):
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert max_grad_norm is None or max(ours) < max_grad_norm**2 * 1.001
     require_close(model, plain)
+
+
+@NEEDS_OPTIMIZER_HOOKS
+@pytest.mark.parametrize(
+    "shape, fits", [((8, 3, 1, 1), False), ((8, 3, 2, 2), True), ((8, 1), True)]
+)
+def test_gradients_that_an_older_torch_refuses_on_a_gpu_have_the_hosts_kernel(
+    shape, fits, monkeypatch
+):
+    """cuDNN's gradients of convolutions of images may have another stride where a size is 1."""
+
+    class OnGPU(nn.Parameter):
+        is_cuda = True
+
+    monkeypatch.setattr(fused_optimizers, "_CHECKS_ALL_STRIDES", True)
+    optimizer = torch.optim.Adam([OnGPU(torch.zeros(shape))])
+    assert fused_optimizers._can_be_fused(optimizer) is fits
+    monkeypatch.setattr(fused_optimizers, "_CHECKS_ALL_STRIDES", False)
+    assert fused_optimizers._can_be_fused(optimizer)
