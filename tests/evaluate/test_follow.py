@@ -75,6 +75,19 @@ def test_an_ended_run_gives_its_newest_checkpoint_first_and_none_twice(tmp_path,
     assert "e100.pth" in names(Follower(tmp_path, 4, poll=0.0))
 
 
+def test_a_checkpoint_that_replaces_another_during_its_copy_is_read(tmp_path):
+    """It may be the run's last one."""
+    (tmp_path / "ddp.json").write_text('{"outcome": {}}')
+    last = at(100, write(tmp_path / "last.pth", 99))
+    follower, epochs = Follower(tmp_path, None, poll=0.0), []
+    for path in follower.paths():
+        epochs.append(checkpoints.read(("last.pth", 1, 1), path).epoch)
+        if epochs == [99]:
+            at(200, write(last, 100))
+            follower.failed(path, CheckpointError("it is being written"))
+    assert epochs == [99, 100] and not follower.unreadable
+
+
 def test_last_pth_counts_after_epochs_with_rollouts_and_the_last_one(tmp_path):
     """A run without a ddp.json is an unedited host's."""
     config = json.loads(json.dumps(CONFIG))

@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from robomimic_ddp import files
@@ -41,10 +40,12 @@ class Follower:
         self.early: set[Signature] = set()
         """Signatures of last.pth after epochs without rollouts."""
         self.unreadable: dict[str, tuple[Signature | None, str]] = {}
-        """Names of files without a result -> the version that could not be read (None: the file
-        has vanished), and why.
+        """Names of files without a result -> the version that could not be read (None: a broken
+        link), and why.
         """
         self.last_epoch_seen = False
+        self._yielded: Signature | None = None
+        """The version of a file that the caller evaluates now."""
 
     def paths(self) -> Iterator[Path]:
         """Yield each file; one that `failed` to be read comes again when it has changed. Waits
@@ -61,12 +62,11 @@ class Follower:
                 time.sleep(self.poll)
 
     def failed(self, path: Path, error: CheckpointError) -> None:
-        """Note that a checkpoint could not be read: it may be incomplete still."""
-        signature = None
-        with suppress(OSError):
-            signature = checkpoints.signature(self.run, path)
-            self.done.discard(signature)
-        self.unreadable[checkpoints.name_in(self.run, path)] = signature, str(error)
+        """Note that the checkpoint of `paths` could not be read. Training may have replaced it, so
+        the version that counts is the one that was yielded, not that of the file now.
+        """
+        self.done.discard(self._yielded)
+        self.unreadable[checkpoints.name_in(self.run, path)] = self._yielded, str(error)
 
     def _next(self, has_ended: bool) -> Path | None:
         for path in checkpoints.of_run(self.run):
@@ -88,6 +88,7 @@ class Follower:
                 continue
             self.done.add(signature)
             self.unreadable.pop(signature[0], None)  # another version of it
+            self._yielded = signature
             return path
         return None
 
