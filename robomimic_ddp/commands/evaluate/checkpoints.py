@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,21 +139,26 @@ def _names(run: Path) -> str:
 
 def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
     """Copy a checkpoint below `folder`, where no training replaces it, and read it. Each copy has a
-    new path: workers know a policy by it.
+    new path: workers know a policy by it. After an error there is no copy.
 
     Raises CheckpointError for a file that is damaged, still being written, or has vanished, and
     DataError for a policy without a simulator.
     """
-    try:
-        before = signature(run, path)
-        read(before, path, with_weights=False)  # before a large file is copied
-        copy = Path(shutil.copyfile(path, Path(tempfile.mkdtemp(dir=folder), path.name)))
-        after = signature(run, path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be copied: {error}.") from error
-    if before != after:
-        raise CheckpointError(f"{path} is being written.")
-    return copy, read(before, copy)
+    with ExitStack() as stack:
+        try:
+            before = signature(run, path)
+            read(before, path, with_weights=False)  # before a large file is copied
+            parent = tempfile.mkdtemp(dir=folder)
+            stack.callback(shutil.rmtree, parent, ignore_errors=True)
+            copy = Path(shutil.copyfile(path, Path(parent, path.name)))
+            after = signature(run, path)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be copied: {error}.") from error
+        if before != after:
+            raise CheckpointError(f"{path} is being written.")
+        checkpoint = read(before, copy)
+        stack.pop_all()
+    return copy, checkpoint
 
 
 def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> Checkpoint:
