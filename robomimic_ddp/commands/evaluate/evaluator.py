@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,13 @@ class Evaluator:
         return results
 
     def _play(self, copy: Path, checkpoint: Checkpoint) -> tuple[dict, dict]:
-        """Play the episodes that the record lacks; return the records of all by (environment,
-        episode), and why others were left out.
+        """Play the episodes that the record or their video lacks; return the records of all by
+        (environment, episode), and why others were left out.
         """
         played = self._recorded(checkpoint)
         tasks = list(self._tasks(copy, checkpoint, played))
         recorded, lost, failures, shown = len(played), {}, 0, time.monotonic()
+        total = len(checkpoint.environments) * self._count(checkpoint)
         if recorded and tasks:
             say(f"{checkpoint.shown}: {recorded} episode(s) are in {evaluation.FILE_NAME} already")
         with closing(self.pool.play(tasks)) as answers:
@@ -79,22 +81,25 @@ class Evaluator:
                 self.has_answered = self.has_answered or "died" not in answer
                 key = (task.message["env"], task.message["episode"])
                 if "lost" in answer:
-                    lost[key] = answer["lost"]
-                    say(f"warning: {task} is left out: {answer['lost']}", file=sys.stderr)
+                    if key not in played:
+                        lost[key] = answer["lost"]
+                    what = "not filmed" if key in played else "left out"
+                    say(f"warning: {task} is {what}: {answer['lost']}", file=sys.stderr)
                     failures += 1
                     if failures == _MOST_FAILURES:
                         raise _unplayable(
                             f"{checkpoint.shown}: {failures} episodes in a row failed; the last, "
-                            f"{task}: {lost[key]}. Their output is in {self.pool.log.name}.",
+                            f"{task}: {answer['lost']}. Their output is in {self.pool.log.name}.",
                             self.has_answered,
                         )
                     continue
                 failures = 0
                 self._say_unseeded(task, answer)
-                played[key] = self._append(checkpoint, *key, answer["log"])
+                if key not in played:
+                    played[key] = self._append(checkpoint, *key, answer["log"])
                 if time.monotonic() - shown > _PROGRESS_SECONDS:
                     shown = time.monotonic()
-                    say(f"{checkpoint.shown}: {len(played)} of {recorded + len(tasks)} episodes")
+                    say(f"{checkpoint.shown}: {len(played)} of {total} episodes")
         return played, lost
 
     def _recorded(self, checkpoint: Checkpoint) -> dict[tuple[str, int], dict[str, Any]]:
@@ -112,8 +117,8 @@ class Evaluator:
         count = self.episodes or checkpoint.number("experiment.rollout.n", 50)
         return min(max(1, count), _MOST_EPISODES)
 
-    def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Any:
-        """Yield the episodes that are not in `played`."""
+    def _tasks(self, copy: Path, checkpoint: Checkpoint, played: dict) -> Iterator[Task]:
+        """Yield the episodes that are not in `played`, and those whose video is missing."""
         for environment in checkpoint.environments:
             common = {
                 **asdict(environment),
@@ -124,11 +129,12 @@ class Evaluator:
                 "offscreen": self.filmed > 0,
             }
             for episode in range(self._count(checkpoint)):
-                if (environment.name, episode) not in played:
-                    video = None
-                    if episode < self.filmed:
-                        name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
-                        video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
+                video = None
+                if episode < self.filmed:
+                    name = re.sub(r"[^\w.]+", "_", f"{copy.stem}_{environment.name}_{episode}")
+                    video = str(self.run / "videos" / "evaluation" / f"{name}.mp4")
+                is_missing = video is not None and not _shows(video, checkpoint)
+                if is_missing or (environment.name, episode) not in played:
                     message = {**common, "episode": episode, "video": video}
                     yield Task(message, checkpoint.shown)
 
@@ -184,6 +190,13 @@ class Evaluator:
                 f"note: the simulator of {env} cannot be seeded: episodes begin differently each "
                 "time, so the success of the same checkpoint varies between evaluations",
             )
+
+
+def _shows(video: str, checkpoint: Checkpoint) -> bool:
+    """Return whether there is the video, and not of an earlier last.pth."""
+    with suppress(OSError):
+        return Path(video).stat().st_mtime_ns >= checkpoint.file[2]
+    return False
 
 
 def _unplayable(text: str, has_answered: bool) -> Exception:

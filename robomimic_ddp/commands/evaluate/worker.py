@@ -15,6 +15,8 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -94,37 +96,42 @@ class Player:
         import robomimic.utils.train_utils as TrainUtils
 
         rollout = self.config.experiment.rollout
-        video = _video_writer(task["video"])
         settings = {
             "policy": self.policy,
             "env": self.envs[self.key],
             "horizon": task["horizon"] or rollout.horizon,
             "use_goals": self.config.use_goals,
             "render": False,
-            "video_writer": video,
             "video_skip": self.config.experiment.get("video_skip", 5),
             "terminate_on_success": rollout.terminate_on_success,
         }
         accepted = inspect.signature(TrainUtils.run_rollout).parameters
-        try:
-            with self._seeded(task):
-                log = TrainUtils.run_rollout(
-                    **{name: value for name, value in settings.items() if name in accepted}
-                )
-        finally:
-            if video is not None:
-                video.close()
+        with _video_writer(task["video"]) as video, self._seeded(task):
+            settings["video_writer"] = video
+            log = TrainUtils.run_rollout(
+                **{name: value for name, value in settings.items() if name in accepted}
+            )
         log = log[0] if isinstance(log, tuple) else log
         return {name: float(value) for name, value in log.items() if np.ndim(value) == 0}
 
 
-def _video_writer(path: str | None) -> Any:
+@contextmanager
+def _video_writer(path: str | None) -> Iterator[Any]:
+    """For the block, a writer of the video, which has its name once it is complete."""
     if path is None:
-        return None
+        yield None
+        return
     import imageio
 
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return imageio.get_writer(path, fps=_VIDEO_FPS)
+    incomplete = Path(path).with_name(f".{Path(path).name}")
+    incomplete.parent.mkdir(parents=True, exist_ok=True)
+    writer = imageio.get_writer(incomplete, fps=_VIDEO_FPS)
+    try:
+        yield writer
+    finally:
+        writer.close()
+        with suppress(FileNotFoundError):  # no frame was written
+            os.replace(incomplete, path)
 
 
 def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any]:
