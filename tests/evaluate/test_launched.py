@@ -91,11 +91,12 @@ def test_a_signal_while_the_last_results_are_awaited_ends_the_evaluation(monkeyp
     assert error.endswith("after SIGINT\n")
 
 
-def test_a_gpu_that_ranks_leave_free_is_the_evaluators(monkeypatch):
+def test_the_evaluator_has_what_ranks_leave_free_as_far_as_memory_allows(monkeypatch):
     from robomimic_ddp.commands.launch import devices, torchrun
     from robomimic_ddp.commands.launch.arguments import Settings
     from robomimic_ddp.config import machine
 
+    monkeypatch.setattr(machine, "machine_memory", lambda: 2**40)
     monkeypatch.setattr(devices, "installed_gpus", lambda: 4)
     monkeypatch.setattr(machine, "usable_cores", lambda: 16)
     monkeypatch.setattr(torchrun, "read_json", lambda *_: {})
@@ -105,3 +106,6 @@ def test_a_gpu_that_ranks_leave_free_is_the_evaluators(monkeypatch):
     assert job.added["ROBOMIMIC_DDP_ROLLOUTS"] == "evaluate"
     job = torchrun.command(Settings(config="cfg.json", gpus=4, evaluate=True), {})
     assert job.evaluation == ("--workers", "12", "--gpus", "")
+    monkeypatch.setattr(machine, "machine_memory", lambda: 20 * 2**30)
+    job = torchrun.command(Settings(config="cfg.json", gpus=4, evaluate=True), {})
+    assert job.evaluation == ("--workers", "10", "--gpus", "")

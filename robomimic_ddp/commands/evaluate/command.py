@@ -31,8 +31,6 @@ from robomimic_ddp.terminal import announce, print_clean, say, table, whole_numb
 LOG = "evaluation.log"
 _FILMED = 4
 """Episodes of an environment that --video films."""
-_WORKER_BYTES = 2 * 2**30
-"""Memory of a worker with a simulator and a policy of usual size."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -165,7 +163,7 @@ def _evaluator(directory: Path, args: argparse.Namespace) -> Iterator[Any]:
     gpus = _gpus(args.gpus)
     count, cores = args.workers, machine.usable_cores()
     if count is None:
-        count = max(1, min(cores, machine.machine_memory() // _WORKER_BYTES))
+        count = workers.most_workers(cores)
     elif count > cores:
         say(f"note: {count} workers share {cores} core(s): {cores} would be as fast")
     where = f"GPU {', '.join(gpus)}" if gpus else "the CPU"

@@ -135,7 +135,9 @@ def _video_writer(path: str | None) -> Iterator[Any]:
 
 
 def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the answer to a task: its log, or why there is none, and at which stage."""
+    """Return the answer to a task: its log, or why there is none, and at which stage ("memory" at
+    any of them where that is full).
+    """
     stage = "setup"
     try:
         import robomimic.utils.file_utils  # noqa: F401  (a shared disk may take minutes)
@@ -152,6 +154,8 @@ def reply(player: Player, task: dict[str, Any], seconds: float) -> dict[str, Any
         return {"log": log, "unseeded": player.key in player.unseeded}
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in str(error):
+            stage = "memory"
         text = " ".join(str(error).split())[:_MOST_TEXT]
         return {"failed": stage, "text": f"{type(error).__name__}: {text}"}
     finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Pipe, wait
 from typing import IO, Any
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.terminal import say
 
@@ -23,6 +23,13 @@ _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
 _MOST_SHOWN = 300
+_WORKER_BYTES = 2 * 2**30
+"""Memory of a worker with a simulator and a policy of usual size."""
+
+
+def most_workers(cores: int) -> int:
+    """Return how many workers to start for `cores`, as far as this machine's memory allows."""
+    return max(1, min(cores, machine.machine_memory() // _WORKER_BYTES))
 
 
 @dataclass
@@ -126,8 +133,12 @@ class Pool:
             answer = {}
         if not answer:
             return self._died(worker, task)
+        cause = textwrap.shorten(answer.get("text", ""), _MOST_SHOWN, placeholder="...")
+        if answer.get("failed") == "memory":
+            self._end([worker])
+            reason = f"its process ran out of memory ({cause})"
+            return self._play_again(task, reason, with_fewer=True)
         if answer.get("failed") == "policy":
-            cause = textwrap.shorten(answer["text"], _MOST_SHOWN, placeholder="...")
             raise CheckpointError(
                 f"{task.shown}: the host cannot make its policy here ({cause}). Expected the host "
                 "that trained it, with the same edits (also unet_config, if it had that): start "
@@ -155,9 +166,16 @@ class Pool:
             reason = f"its process was killed by {signal.Signals(-code).name}"
         else:
             reason = f"its process ended with exit code {code}"
-        if code == -signal.SIGKILL and not is_late:
-            reason += " (probably out of memory)"
-            self.count = max(1, self.count - 1)
+        is_full = code == -signal.SIGKILL and not is_late
+        reason += " (probably out of memory)" * is_full
+        return self._play_again(task, reason, with_fewer=is_full)
+
+    def _play_again(self, task: Task, reason: str, with_fewer: bool) -> dict[str, Any] | None:
+        """Return None for another try, or that the task is lost. with_fewer: start no other process
+        for the one that has ended.
+        """
+        if with_fewer:
+            self.count = max(1, len(self.workers))
         if task.tries >= _MOST_TRIES:
             return {"lost": reason, "died": True}
         say(f"warning: {task}: {reason}; it is run again", file=sys.stderr)

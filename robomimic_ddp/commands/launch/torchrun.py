@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from robomimic_ddp.commands.evaluate import workers
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import machine, options, paths, tree
@@ -70,8 +71,8 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
     if settings.evaluate:
         added[f"{OPTION_PREFIX}ROLLOUTS"] = "evaluate"
         free = ",".join(devices.visible_devices(variables)[ranks:])
-        workers = max(1, machine.usable_cores() - ranks)
-        evaluation = ("--workers", str(workers), "--gpus", free)
+        count = workers.most_workers(machine.usable_cores() - ranks)
+        evaluation = ("--workers", str(count), "--gpus", free)
     return Command(ranks, words, added, evaluation)
 
 
