@@ -67,7 +67,7 @@ class Evaluator:
         return results
 
     def _play(self, copy: Path, checkpoint: Checkpoint) -> tuple[dict, dict]:
-        """Play the episodes that the record or their video lacks; return the records of all by
+        """Play the episodes without a record or without their video; return the records of all by
         (environment, episode), and why others were left out.
         """
         played = self._recorded(checkpoint)
