@@ -129,8 +129,8 @@ class Terminal:
             os.dup2(nowhere, self._stream.fileno())  # for what the stream still has, too
             os.close(nowhere)
             warn(
-                f"the output of this process cannot be written: {error}. Training "
-                "continues, and prints only to the run's logs."
+                f"the output of this process cannot be written: {error}. That ends no training, "
+                "and logs are still written."
             )
 
 

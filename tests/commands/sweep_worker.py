@@ -1,4 +1,4 @@
-"""A worker of the sweep in the folder that is its argument, with stand-ins for training runs:
+"""`robomimic-ddp sweep run` of the folder that is its argument, with stand-ins for training runs:
 
 python -m tests.commands.sweep_worker DIR [GPU...]
 """
@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from robomimic_ddp import cli
+from robomimic_ddp.commands.sweep import command
+from robomimic_ddp.commands.sweep import worker as sweep_workers
 from robomimic_ddp.commands.sweep.study import Sweep
 from robomimic_ddp.commands.sweep.worker import Worker
 
@@ -20,4 +23,7 @@ def worker(directory: Path, gpus: Sequence[str] = ("",)) -> Worker:
 
 
 if __name__ == "__main__":
-    sys.exit(worker(Path(sys.argv[1]), sys.argv[2:] or ("",)).run())
+    ready = worker(Path(sys.argv[1]), sys.argv[2:] or ("",))
+    command.checks.require_patched = lambda: ""
+    sweep_workers.Worker = lambda *_: ready
+    sys.exit(cli.main(["sweep", "run", sys.argv[1]]))

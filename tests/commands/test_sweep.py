@@ -556,6 +556,30 @@ def test_a_stopped_worker_stops_its_trials(make, capsys):
     require_complete(search, 60)
 
 
+def test_a_worker_stops_its_trials_where_nobody_reads_what_it_prints(make):
+    """Ctrl-C ends the `tee` behind it, and the end of a terminal all its output."""
+    search = make("train.seed=1,2,3", "train.num_epochs=60")
+    words = [sys.executable, "-m", "tests.commands.sweep_worker", search.directory, *GPUS]
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    first = subprocess.Popen(words, cwd=ROOT, **pipe)
+    wait_for(lambda: all(entry.curve() for entry in search.trials()[:2]))
+    trainings = psutil.Process(first.pid).children()
+    first.stdout.close()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == EXIT_STOPPED
+    assert len(trainings) == 2 and not any(process.is_running() for process in trainings)
+    assert [(entry.run() / REQUEUE).exists() for entry in search.trials()[:2]] == [True] * 2
+
+
+def test_a_trial_fails_also_where_nobody_reads_of_it(make):
+    search = make("train.batch_size=12,13")
+    words = [sys.executable, "-m", "tests.commands.sweep_worker", search.directory]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as first:
+        first.stdout.close()
+        assert first.wait(30) == EXIT_REFUSED
+    assert [entry.state for entry in search.trials()] == ["complete", "fail"]
+
+
 @pytest.mark.bad_input
 def test_a_torn_last_line_of_the_journal_is_repaired(make, capsys):
     search = make("train.seed=1,2")

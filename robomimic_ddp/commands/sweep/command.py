@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robomimic_ddp.commands.launch import checks, devices
 from robomimic_ddp.commands.sweep import METRICS
 from robomimic_ddp.config import env, paths
+from robomimic_ddp.distributed import quiet_streams
 from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_STOPPED,
@@ -106,10 +107,11 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
     checks.require_patched()
     if args.ranks > 1:
         _require_trainable(sweep, args.ranks)
-    print_clean(f"what each trial prints is in {sweep.directory / 'logs'}")
-    code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
-    if code == EXIT_STOPPED:
-        print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
+    with quiet_streams.without_errors():  # Ctrl-C ends `| tee`, too
+        print_clean(f"what each trial prints is in {sweep.directory / 'logs'}")
+        code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
+        if code == EXIT_STOPPED:
+            print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
     return code
 
 

@@ -66,6 +66,7 @@ class Worker:
         """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
         self.signal: str | None = None
+        self.is_stopping = False
         self.error: Exception | None = None
         """Why no more trials begin: the sweep was edited, or its folder cannot be written."""
 
@@ -75,13 +76,9 @@ class Worker:
         the sweep was edited meanwhile, or its folder cannot be written.
         """
         with training_process.handling(_STOPS, self._on_signal):
-            is_stopping = False
             while self._begin_trials() or self.jobs:
-                if self.signal is not None and not is_stopping:
-                    print_clean(f"{self.signal}: {len(self.jobs)} trial(s) save and stop")
-                    for job in self.jobs.values():
-                        job.process.send_signal(signal.SIGTERM)
-                    is_stopping = True
+                if self.signal is not None:
+                    self._stop_trials(self.signal)
                 for job in list(self.jobs.values()):
                     try:
                         self._check(job)
@@ -100,6 +97,15 @@ class Worker:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or signal.Signals(number).name
+
+    def _stop_trials(self, reason: str) -> None:
+        """Ask the running trainings, once, to save and stop."""
+        if self.is_stopping:
+            return
+        self.is_stopping = True
+        for job in self.jobs.values():
+            job.process.send_signal(signal.SIGTERM)
+        print_clean(f"{reason}: {len(self.jobs)} trial(s) save and stop")
 
     def _begin_trials(self) -> bool:
         """Begin trials on free GPUs, interrupted trials first. Return whether any has begun, or
