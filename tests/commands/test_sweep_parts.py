@@ -17,7 +17,7 @@ from robomimic_ddp.commands.sweep.study import REQUEUE
 from robomimic_ddp.commands.sweep.worker import Worker, _is_orphan
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
-from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, UsageError
 
 
 def test_ranges_are_drawn_as_they_are_written():
@@ -193,6 +193,24 @@ def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsy
     assert worker.run() == EXIT_STOPPED
     assert ": stopped; the next sweep run resumes it" in capsys.readouterr().out
     assert new_study.trials()[0].state == "running"
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(1)", "import os; os.kill(os.getpid(), 11)"])
+def test_a_finished_trial_is_complete_although_its_processes_crash_at_their_end(end, make):
+    """As a driver may, or EGL, when Python exits."""
+    new_study = make("train.seed=1")
+    (trial,) = new_study.trials()
+    worker = Worker(new_study, [""], program=["-c", end], poll=0.01)
+    start = worker._start_training
+
+    def and_finish(*args):
+        run = write_run(trial, "20260101", (1, "valid", {"Loss": 0.5}))
+        (run / study.RECORD).write_text('{"outcome": {}}')
+        return start(*args)
+
+    worker._start_training = and_finish
+    assert worker.run() == EXIT_DONE
+    assert trial.reread().value == 0.5
 
 
 def test_a_training_that_is_killed_again_and_again_fails(make, capsys):

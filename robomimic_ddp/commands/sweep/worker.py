@@ -185,7 +185,7 @@ class Worker:
             return
         try:
             run = trial.run()
-            if code == 0 and trial.is_finished:
+            if trial.is_finished:  # even if its processes crashed as they ended
                 self._complete(trial)
             elif self.signal or code == EXIT_STOPPED or (run and (run / REQUEUE).exists()):
                 self.stopped.add(trial.number)
