@@ -413,6 +413,22 @@ def test_a_config_that_is_edited_while_trials_train_begins_no_more(make, capsys)
     assert "no new trials start; 1 still training" in capsys.readouterr().out
 
 
+def test_trials_that_do_not_log_the_metric_stop_after_the_first_epoch(make, capsys):
+    """As IQL does, which logs no Loss: the sweep would have no result in the end."""
+    search = make("train.seed=1,2,3", "train.num_epochs=90", metric="valid/actor/loss")
+    with pytest.raises(DataError, match="logs no valid/actor/loss.* it logs instead: valid/Loss"):
+        worker(search.directory, GPUS).run()
+    assert [entry.state for entry in search.trials()] == ["running", "running", "waiting"]
+    assert "no valid/actor/loss: 2 trial(s) save and stop" in capsys.readouterr().out
+
+
+def test_metrics_that_no_training_logs(config, tmp_path, capsys):
+    for metric in ("valid/Los", "valid/accuracy", "rollout/loss"):
+        with pytest.raises(SystemExit):
+            sweep("new", tmp_path / "sweep", "--config", config, "a=1", "--metric", metric)
+        assert f"'{metric}' (choose from rollout/Success_Rate" in capsys.readouterr().err
+
+
 @pytest.mark.bad_input
 def test_running_trials_end_where_a_result_cannot_be_written(make, monkeypatch):
     search = make("train.num_epochs=6,60")

@@ -17,7 +17,7 @@ from robomimic_ddp.commands.sweep.study import REQUEUE
 from robomimic_ddp.commands.sweep.worker import Worker, _is_orphan
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError, UsageError
 
 
 def test_ranges_are_drawn_as_they_are_written():
@@ -103,6 +103,27 @@ def test_a_trial_is_as_good_as_its_best_epoch_over_its_environments(metric, best
     assert trial.begin(gpus="3", process=7, host="here").complete() == best
     again = trial.reread()
     assert (again.state, again.value, again.worker["gpus"]) == ("complete", best, "3")
+
+
+def test_a_loss_of_another_name_is_a_metric(make):
+    search = make("train.seed=1", metric="valid/critic/critic1_loss")
+    (trial,) = search.trials()
+    assert not trial.require_metric() and not search.maximizes
+    logs = [{"critic/critic1_loss": loss, "vf/v_loss": 0.0} for loss in (2.0, 1.0)]
+    write_run(trial, "20260101", *((epoch, "valid", log) for epoch, log in enumerate(logs)))
+    assert trial.require_metric()
+    assert trial.begin().complete() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("log", "losses"),
+    [({"actor/loss": 1.0, "vf/v_loss": 2.0}, "valid/actor/loss, valid/vf/v_loss"), ({}, "none")],
+)
+def test_an_epoch_without_the_metric_names_the_losses_that_it_has(log, losses, make):
+    (trial,) = make("train.seed=1").trials()
+    write_run(trial, "20260101", (1, "train", {}), (1, "valid", {**log, "actor/log_prob": 3.0}))
+    with pytest.raises(DataError, match=f"logs no valid/Loss.* logs instead: {losses}\\. Make"):
+        trial.require_metric()
 
 
 def test_a_trials_run_is_the_newest_that_was_trained(make):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robomimic_ddp.commands.launch import checks, devices
-from robomimic_ddp.commands.sweep import METRICS
+from robomimic_ddp.commands.sweep import METRICS, kind
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.distributed import quiet_streams
 from robomimic_ddp.errors import (
@@ -63,8 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("--sampler", choices=("grid", "random", "tpe"), default="grid", help=what)
     what = "number of trials, for random and tpe"
     add("--trials", type=whole_number(1), metavar="N", help=what)
-    what = f"{', '.join(METRICS)}: how trials are compared; default: the first that all of them log"
-    add("--metric", choices=tuple(METRICS), metavar="NAME", help=what)
+    what = (
+        f"{', '.join(METRICS)}, or another loss such as valid/actor/loss: how trials are compared; "
+        "default: the first that all of them log"
+    )
+    add("--metric", type=_metric, metavar="NAME", help=what)
     what = "train the remaining trials, one per GPU; may be started several times at once"
     add = add_action("run", _train, what)
     what = "ranks of each trial; default %(default)s"
@@ -85,6 +88,15 @@ def run(command: str, args: argparse.Namespace) -> int:
             "affected. Free disk space, or correct the permissions, and run the command again: it "
             "continues from here."
         ) from error
+
+
+def _metric(name: str) -> str:
+    if kind(name) not in METRICS:
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: '{name}' (choose from {', '.join(METRICS)}, train/...loss, "
+            "valid/...loss)"
+        )
+    return name
 
 
 def _new(args: argparse.Namespace, directory: Path) -> int:

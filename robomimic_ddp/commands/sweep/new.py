@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.sweep import METRICS, journal, space
+from robomimic_ddp.commands.sweep import METRICS, journal, kind, space
 from robomimic_ddp.commands.sweep.study import CONFIG, JOURNAL, NAME, Sweep, digest
 from robomimic_ddp.config import tree
 from robomimic_ddp.config.host import host_config, json_config
@@ -44,7 +44,7 @@ def make(
     to_json = optuna.distributions.distribution_to_json
     texts = {key: to_json(distribution) for key, distribution in searched.items()}
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
-        storage, (direction, _) = journal.storage(Path(temporary, JOURNAL)), METRICS[metric]
+        storage, (direction, _) = journal.storage(Path(temporary, JOURNAL)), METRICS[kind(metric)]
         study = optuna.create_study(study_name=NAME, storage=storage, direction=direction)
         definition = {"space": texts, "sampler": sampler, "metric": metric}
         study.set_user_attr("definition", {**definition, "config_digest": digest(config)})
@@ -104,8 +104,8 @@ def _metric(requested: str | None, configs: Sequence[Any]) -> str:
         for name, (_, switch) in METRICS.items()
         if all(config.get(switch, True) for config in keys)
     ]
-    if requested is not None and requested not in shared:
-        switch = METRICS[requested][1]
+    if requested is not None and kind(requested) not in shared:
+        switch = METRICS[kind(requested)][1]
         raise UsageError(
             f"--metric {requested}: {switch} is false, and such a trial would not log it. Set "
             f"{switch}=true, or compare by {', '.join(shared)}."

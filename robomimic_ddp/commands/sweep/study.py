@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from robomimic_ddp import files
-from robomimic_ddp.commands.sweep import METRICS, journal, space
+from robomimic_ddp.commands.sweep import METRICS, journal, kind, space
 from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history
+from robomimic_ddp.terminal import listed
 
 _MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
@@ -75,7 +76,7 @@ class Sweep:
             self.space = {key: from_json(text) for key, text in definition["space"].items()}
             self.metric, sampler = definition["metric"], definition["sampler"]
             self.config_digest = definition["config_digest"]
-            if self.metric not in METRICS:
+            if kind(self.metric) not in METRICS:
                 raise ValueError(f"it compares by {self.metric!r:.50}")
         samplers = optuna.samplers
         self.study.sampler = (
@@ -147,6 +148,7 @@ class Trial:
         """Tell Optuna the value of a finished training, which is the metric at its best epoch, and
         return it. Raises DataError for a history without one.
         """
+        self.require_metric()
         curve, metric = self.curve(), self._sweep.metric
         if not curve:
             raise DataError(
@@ -183,17 +185,37 @@ class Trial:
         """Return epoch -> the metric, the mean over environments; NaN and infinity are left out.
         Raises DataError for a damaged history.
         """
-        run = self.run()
-        if run is None or not (run / history.FILE_NAME).is_file():
-            return {}
-        phase, key = self._sweep.metric.split("/")
+        key = self._sweep.metric.partition("/")[2]
         values: dict[int, list[float]] = defaultdict(list)
-        for record in history.read(run):
-            value = record["log"].get(key)
-            if record["phase"] == phase and isinstance(value, (int, float)):
-                values[record["epoch"]].append(value)
+        for epoch, log in self._logs():
+            if isinstance(log.get(key), (int, float)):
+                values[epoch].append(log[key])
         means = {epoch: statistics.fmean(of_epoch) for epoch, of_epoch in values.items()}
         return {epoch: mean for epoch, mean in means.items() if math.isfinite(mean)}
+
+    def require_metric(self) -> bool:
+        """Return whether its history has a log of the metric's phase. Raises DataError if that does
+        not contain the metric, or for a damaged history.
+        """
+        metric, logs = self._sweep.metric, self._logs()
+        phase, _, key = metric.partition("/")
+        if logs and not any(key in log for _, log in logs):
+            names = [f"{phase}/{name}" for name in logs[0][1]]
+            losses = listed(name for name in names if kind(name) in METRICS) or "none"
+            raise DataError(
+                f"{self.name}: its training logs no {metric}, and its sweep compares by that. "
+                f"Metrics that it logs instead: {losses}. Make a new sweep in another folder with "
+                "--metric NAME, or with rollouts."
+            )
+        return bool(logs)
+
+    def _logs(self) -> list[tuple[int, dict]]:
+        """Return the epoch and the log of each record of the metric's phase."""
+        run = self.run()
+        if run is None or not (run / history.FILE_NAME).is_file():
+            return []
+        phase, _, _ = self._sweep.metric.partition("/")
+        return [(r["epoch"], r["log"]) for r in history.read(run) if r["phase"] == phase]
 
     @property
     def is_finished(self) -> bool:

@@ -66,7 +66,7 @@ class Worker:
         """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
         self.signal: str | None = None
-        self.is_stopping = False
+        self.is_stopping = self.has_metric = False
         self.error: Exception | None = None
         """Why no more trials begin: the sweep was edited, or its folder cannot be written."""
 
@@ -182,6 +182,7 @@ class Worker:
     def _check(self, job: Job) -> None:
         code, trial = job.process.poll(), job.trial
         if code is None:
+            self._require_metric(trial)
             return
         try:
             run = trial.run()
@@ -198,6 +199,16 @@ class Worker:
         finally:
             del self.jobs[trial.number]
             job.log.close()
+
+    def _require_metric(self, trial: Trial) -> None:
+        """Stop all trials if their logs turn out to lack what the sweep compares by."""
+        if self.has_metric or self.error is not None:
+            return
+        try:
+            self.has_metric = trial.require_metric()
+        except DataError as error:
+            self.error = error
+            self._stop_trials(f"no {self.sweep.metric}")
 
     def _complete(self, trial: Trial) -> None:
         try:
