@@ -43,7 +43,7 @@ def test_no_number_in_the_data_of_one_rank(host_copy: Host, place: Place) -> Non
 
 def test_what_all_ranks_find_is_said_once(host_copy: Host, place: Place) -> None:
     argument = "train.batch_size=30"
-    words = ("43 samples", "one step takes 60 (2 ranks x 30)", "fewer ranks")
+    words = ("43 samples", "a step needs 60 (2 ranks x 30)", "fewer ranks")
     result, cause = train(host_copy, place, f"load_from={place.config()}", argument)
     assert not [word for word in words if word not in cause], result
     assert result.stderr.count("\nerror: ") + result.stderr.startswith("error: ") == 1, result

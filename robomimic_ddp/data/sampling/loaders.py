@@ -43,7 +43,7 @@ def train_loader(
     global_batch = batch_size_per_rank * world_size
     if size < global_batch:
         raise DataError(
-            f"the training set has {size} samples, but one step takes {global_batch} "
+            f"the training set has {size} samples, but a step needs {global_batch} "
             f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. Use "
             "a smaller train.batch_size, fewer ranks, or more data."
         ).on_all_ranks()
