@@ -216,8 +216,6 @@ class Job:
             try:
                 self._write_metadata(done)
                 self._write_index()
-                for temporary in self.work.rglob(".*.tmp"):  # of killed tasks
-                    temporary.unlink(missing_ok=True)
                 self.work.rename(self.target)
             except (OSError, DataError) as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
@@ -228,9 +226,14 @@ class Job:
         return True
 
     def tidy(self) -> None:
-        """Remove from the complete set the files that were needed only while it was written."""
+        """Remove from the complete set the files that were needed only while it was written, and
+        the temporary files of tasks that were killed or that another task was faster than.
+        """
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
+        for pattern in (".*.tmp", f"{cache.IN_SET}/.*.tmp"):
+            for temporary in self.target.glob(pattern):
+                temporary.unlink(missing_ok=True)
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
         images = {**dict.fromkeys(self.changed, self.size.pixels), **dict.fromkeys(self.dropped)}

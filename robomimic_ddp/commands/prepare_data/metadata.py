@@ -44,11 +44,13 @@ def write(
     path = folder / prepared.INFO
     metadata = files.read_json(path) if path.is_file() else {}
     metadata[prepared.KEY] = {**notes, "left_out": left_out}
-    for text in folder.iterdir():  # next to the records, such as the names of labels
-        if text.suffix in (".txt", ".json") and text.is_file():
-            shutil.copyfile(text, work / text.name)
     # INFO_FILE last: tensorflow-datasets reads a folder that has it.
     contents = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
+    for text in folder.iterdir():  # next to the records, such as the names of labels
+        # Not the source's `contents`: another task may have written those of the set already.
+        if text.suffix in (".txt", ".json") and text.name not in contents and text.is_file():
+            with text.open("rb") as source, atomic_open(work / text.name, "wb") as copy:
+                shutil.copyfileobj(source, copy)
     for name, value in contents.items():
         with atomic_open(work / name) as file:
             json.dump(value, file, indent=None if name == prepared.INFO else 2)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
+import time
 from operator import attrgetter
 from pathlib import Path
 
@@ -367,6 +370,49 @@ def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, 
     cameras = ("--cameras", *KEPT, WRIST)
     assert prepare(stored.folder, out, *cameras, "--config", str(config_file)) == 0
     assert contents(out) == contents(made) and not list(out.rglob("*.incomplete"))
+
+
+def test_tasks_that_complete_a_set_together(stored, made, config_file, tmp_path, monkeypatch):
+    """Each of them writes its metadata to a slow disk, and one of them renames the folder."""
+    work, finished = target(tmp_path).with_name("1.0.0.incomplete"), tmp_path / "finished"
+    jobs = []
+
+    def stop(job):
+        jobs.append(job)
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.Job, "complete", stop)
+        words = ("--cameras", *KEPT, WRIST, "--config", str(config_file))
+        assert prepare(stored.folder, tmp_path, *words) == 0
+    work.rename(finished)
+    together = multiprocessing.get_context("fork")
+    for delay in range(0, 75, 3):
+        shutil.copytree(finished, work)
+        (work / ".features.json.other-host-1-1.tmp").touch()  # of a killed task
+        barrier = together.Barrier(2)
+        tasks = [
+            together.Process(target=_complete, args=(*jobs, barrier, milliseconds))
+            for milliseconds in (0, delay)
+        ]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join(60)
+        assert [task.exitcode for task in tasks] == [0, 0]
+        files = contents(target(tmp_path))
+        assert {name: files[name] for name in contents(target(made))} == contents(target(made))
+        assert not [name for name in files if name.endswith(".tmp")] and not work.exists()
+        shutil.rmtree(target(tmp_path))
+
+
+def _complete(job, barrier, milliseconds):
+    rename = Path.rename
+    os.fsync = lambda _: time.sleep(0.005)
+    Path.rename = lambda *paths: (time.sleep(0.01), rename(*paths))
+    barrier.wait(60)
+    time.sleep(milliseconds / 1e3)
+    assert job.complete()
 
 
 def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys):
