@@ -1,4 +1,4 @@
-"""Cores and memory of this machine, or of this container."""
+"""Cores and memory of this machine, or of this container or job."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
-_CORE_LIMITS = (
-    ("/sys/fs/cgroup/cpu.max",),
-    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
-)
-"""Files with a container's CPU quota and period; "max" or -1 means that there is none."""
-_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with a container's limit, of cgroups version 2 and 1 (where "no limit" is a huge
-number).
+_OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""The control groups of this process, and the folder with all of this machine or container."""
+_CORE_LIMITS = {"": ("cpu.max",), "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+"""Files with a group's CPU quota and period, of cgroups version 2 and of a controller of version 1;
+"max" or -1 means that there is none.
 """
+_MEMORY_LIMITS = {"": ("memory.max",), "memory": ("memory.limit_in_bytes",)}
+"""Files with a group's limit, likewise (in version 1 "no limit" is a huge number)."""
 _PATIENCE_SECONDS, NO_ANSWER = 120, "it gave no answer within"
 
 
@@ -47,13 +47,9 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
     """`cores` for each of `processes`, within a container's CPU quota; at least 1. (`docker --cpus`
     and Kubernetes' limits do not change the affinity mask.)
     """
-    for paths in _CORE_LIMITS:
-        try:
-            words = " ".join(Path(path).read_text(encoding="ascii") for path in paths).split()
-        except OSError:
-            continue
-        if len(words) == 2 and all(word.isdecimal() for word in words):
-            time, period = map(int, words)
+    for limit in _limits(_CORE_LIMITS):
+        if len(limit) == 2:
+            time, period = limit
             cores = min(cores, time // max(1, period * processes))
     return max(1, cores)
 
@@ -105,14 +101,26 @@ def peak_memory() -> int:
 
 
 def machine_memory() -> int:
-    """Return the memory of this machine, or of this container, in bytes."""
+    """Return the memory of this machine, or of this container or Slurm job, in bytes."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for limit in _MEMORY_LIMITS:
-        try:
-            with open(limit, encoding="ascii") as file:
-                text = file.read().strip()
-        except OSError:
-            continue
-        if text.isdecimal():  # "max": no limit
-            sizes.append(int(text))
+    sizes += [size for limit in _limits(_MEMORY_LIMITS) for size in limit]
     return min(size for size in sizes if size > 0)
+
+
+def _limits(names_of: Mapping[str, Sequence[str]]) -> Iterator[list[int]]:
+    """Yield the limits of this process's control group and of those around it, each the numbers in
+    its files `names_of[controller]`. Slurm and systemd limit a group inside the container's.
+    """
+    own_groups = dict.fromkeys(names_of, "/")
+    with suppress(OSError):
+        for line in _OWN_GROUPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, group = line.split(":", 2)
+            own_groups |= dict.fromkeys(controllers.split(","), group)
+    for controller, names in names_of.items():
+        innermost = PurePosixPath(own_groups[controller])
+        for group in (innermost, *innermost.parents):
+            folder = _GROUPS.joinpath(controller, *group.parts[1:])
+            with suppress(OSError):
+                words = " ".join((folder / name).read_text(encoding="ascii") for name in names)
+                if all(word.isdecimal() for word in words.split()):
+                    yield [int(word) for word in words.split()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -79,14 +80,57 @@ def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
     memory, held = machine.machine_memory(), machine.peak_memory()
     assert 0 < held < memory
     limits = {"limit": str(held), "none": "max", "huge": str(2**62)}
-    files = []
     for name, text in limits.items():
         (tmp_path / name).write_text(text + "\n")
-        files.append(str(tmp_path / name))
-    monkeypatch.setattr(machine, "_MEMORY_LIMITS", (*files, str(tmp_path / "absent")))
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_MEMORY_LIMITS", {"": ["limit"]})
     assert machine.machine_memory() == held, "a container's limit"
-    monkeypatch.setattr(machine, "_MEMORY_LIMITS", files[1:])
-    assert machine.machine_memory() >= memory
+    for name in ("none", "huge", "absent"):
+        monkeypatch.setattr(machine, "_MEMORY_LIMITS", {"": [name]})
+        assert machine.machine_memory() >= memory
+
+
+@pytest.fixture
+def control_groups(tmp_path, monkeypatch):
+    """Write /proc/self/cgroup, and files below /sys/fs/cgroup."""
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "own_cores", lambda: tuple(range(16)))
+
+    def write(own: str, **texts: str) -> None:
+        (tmp_path / "own").write_text(own)
+        shutil.rmtree(tmp_path / "groups", ignore_errors=True)
+        for name, text in texts.items():
+            file = tmp_path / "groups" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{text}\n")
+
+    return write
+
+
+SLURM = "system.slice/slurmstepd.scope/job_7"
+
+
+def test_a_limit_of_the_job_inside_the_machine_or_container(control_groups):
+    own = f"0::/{SLURM}/step_0/user/task_0\n"
+    limits = {f"{SLURM}/step_0/memory.max": "max", f"{SLURM}/step_0/cpu.max": "max 100000"}
+    job = {f"{SLURM}/memory.max": str(2**20), f"{SLURM}/cpu.max": "300000 100000"}
+    control_groups(own, **limits, **job, **{"memory.max": str(2**30), "cpu.max": "400000 100000"})
+    assert (machine.machine_memory(), machine.usable_cores()) == (2**20, 3)
+    control_groups(own, **job, **{"memory.max": str(2**19), "cpu.max": "200000 100000"})
+    assert (machine.machine_memory(), machine.usable_cores()) == (2**19, 2), "the container's"
+    control_groups("0::/system.slice/job_8\n", **job)
+    assert machine.machine_memory() > 2**20 and machine.usable_cores() == 16, "another job's"
+
+
+def test_a_limit_of_the_job_in_version_1(control_groups):
+    own = "5:cpuacct,cpu:/uid_1/job_7\n4:memory:/uid_1/job_7/step_0\n1:name=systemd:/\n0::/\n"
+    cpu = {"cpu.cfs_quota_us": "500000", "cpu.cfs_period_us": "100000"}
+    limits = {f"cpu/uid_1/job_7/{name}": text for name, text in cpu.items()}
+    limits |= {"memory/uid_1/job_7/memory.limit_in_bytes": str(2**20)}
+    limits |= {"memory/memory.limit_in_bytes": str(2**62), "cpu/cpu.cfs_quota_us": "-1"}
+    control_groups(own, **limits)
+    assert (machine.machine_memory(), machine.usable_cores()) == (2**20, 5)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +146,8 @@ def test_a_containers_processor_time_is_cores(files, usable, share, tmp_path, mo
     paths = [tmp_path / str(number) for number in range(len(files))]
     for path, text in zip(paths, files):
         path.write_text(f"{text}\n")
-    monkeypatch.setattr(machine, "_CORE_LIMITS", ((tmp_path / "none",), tuple(paths)))
+    limits = {"none": (tmp_path / "none",), "": tuple(paths)} if paths else {}
+    monkeypatch.setattr(machine, "_CORE_LIMITS", limits)
     monkeypatch.setattr(machine, "own_cores", lambda: tuple(range(6)))
     assert machine.usable_cores() == usable
     assert machine.share_of_cores(range(6), [range(6)] * 2) == share

@@ -79,7 +79,7 @@ def test_workers_are_neither_advised_nor_started_for_rlds_data():
 
 
 def test_shares_of_bound_and_of_free_ranks(monkeypatch):
-    monkeypatch.setattr(machine, "_CORE_LIMITS", ())
+    monkeypatch.setattr(machine, "_CORE_LIMITS", {})
     assert share_of_cores(range(8), [range(8), range(8, 16)]) == 8
     assert share_of_cores(range(16), [range(16)] * 2) == 8
     assert share_of_cores(range(3), [range(3)] * 2) == 1

@@ -23,7 +23,7 @@ from tests.ranks.pool import RankError
 
 
 def _limits(limit):
-    return () if limit is None else ((limit,),)
+    return {} if limit is None else {"": (limit,)}
 
 
 def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
