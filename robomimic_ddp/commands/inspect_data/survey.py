@@ -49,7 +49,10 @@ def find(path: Path) -> Path:
 
 
 def _has_versions(folder: Path) -> bool:
-    return folder.is_dir() and any(is_rlds_folder(str(entry)) for entry in folder.iterdir())
+    try:
+        return folder.is_dir() and any(is_rlds_folder(str(entry)) for entry in folder.iterdir())
+    except PermissionError:  # such as lost+found, where a disk is mounted
+        return False
 
 
 def language(source: Source) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,6 +286,21 @@ def test_mistakes_are_one_clear_error(
     places = {"others": others, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
     assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
     assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_no_dataset(stored, capsys, tmp_path, monkeypatch):
+    """Such as lost+found, which only root may read."""
+    shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
+    (tmp_path / "lost+found").mkdir()
+    entries = Path.iterdir
+
+    def iterdir(folder):
+        if folder.name == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return entries(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert inspected(capsys, tmp_path)["path"] == str(tmp_path / "made_up" / "1.0.0")
 
 
 @pytest.mark.bad_input
