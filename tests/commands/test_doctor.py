@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from robomimic_ddp import API_VERSION, cli
 from robomimic_ddp.commands.doctor import command, machine, round_trip, software
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context
 from robomimic_ddp.commands.doctor.probe import probe
+from robomimic_ddp.config.launch_env import LaunchEnv
+from robomimic_ddp.distributed import group
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -355,6 +358,19 @@ def test_two_real_ranks(monkeypatch):
     (finding,) = round_trip.check_ranks(context(ranks=2))
     assert finding.level == OK, finding
     assert re.search(r"over gloo: round trip [\d.]+ ms, all-reduce of 4 MB", finding.message)
+
+
+@pytest.mark.parametrize("ranks, sum_of_ranks, is_right", [(999, 999, True), (65, 64, False)])
+def test_the_sum_of_many_ranks_is_checked(ranks, sum_of_ranks, is_right, monkeypatch, capsys):
+    monkeypatch.setattr(round_trip, "PARAMETERS", 100)
+    monkeypatch.setattr(round_trip.launch_env, "read_launch_env", lambda: LaunchEnv(True, 0, ranks))
+    monkeypatch.setattr(group, "process_group", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(group, "barrier", lambda: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda ones: ones.mul_(sum_of_ranks))
+    with nullcontext() if is_right else pytest.raises(RuntimeError, match="gave 64.0, expected 65"):
+        round_trip.measure()
+    assert ("all-reduce of" in capsys.readouterr().out) == is_right
 
 
 def test_ranks_that_cannot_meet(monkeypatch):
