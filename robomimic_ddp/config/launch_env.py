@@ -199,10 +199,11 @@ def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size:
 def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if world_size > 1 and missing:
+        verb = "are" if len(missing) > 1 else "is"
         raise LaunchError(
-            f"WORLD_SIZE={world_size} but {' and '.join(missing)} is not set, so the ranks cannot "
-            "meet. torchrun sets both; with another launcher, export the address and a free port "
-            "of the main node."
+            f"WORLD_SIZE={world_size} but {' and '.join(missing)} {verb} not set, so the ranks "
+            "cannot meet. torchrun sets both; with another launcher, export the address and a free "
+            "port of the main node."
         )
     port = environ.get("MASTER_PORT", "1")
     if world_size > 1 and not (port.isdecimal() and 1 <= int(port) <= _LAST_PORT):

@@ -49,6 +49,12 @@ ENVIRONMENT = (
     ),
     launch("no address", ("MASTER_ADDR is not set", "cannot meet"), MASTER_ADDR=None),
     launch("no port", ("MASTER_PORT is not set", "cannot meet"), MASTER_PORT=""),
+    launch(
+        "neither address nor port",
+        ("MASTER_ADDR and MASTER_PORT are not set", "cannot meet"),
+        MASTER_ADDR=None,
+        MASTER_PORT=None,
+    ),
     launch("port too large", ("MASTER_PORT='70000'", "1 to 65535"), MASTER_PORT="70000"),
     launch("in the host's own entry", ("RANK='x' is not a whole number",), "train", RANK="x"),
 )

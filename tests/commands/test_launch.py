@@ -355,6 +355,18 @@ def test_nodes_that_do_not_meet_get_one_message(torchrun, message):
     assert "Traceback" not in message and "frame" not in message
 
 
+def test_a_port_in_use_on_a_single_node_is_one_message():
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        words = ["--nproc_per_node=1", "--master_addr=127.0.0.1", f"--master_port={port}"]
+        module = "robomimic_ddp.commands.launch.quiet_torchrun"
+        result = python(None, module, *words, "--no-python", "true", timeout=60)
+    assert result.returncode == 1 and f"launch: port {port} is in use on" in result.stderr, result
+    assert "leave out --port" in result.stderr and "nodes" not in result.stderr, result
+
+
 def test_a_node_can_replace_another(printed):
     """torchrun's own store keeps what only its first nodes can read."""
     nodes = ("--nodes", 2, "--rdzv", "node01:29400")

@@ -148,6 +148,11 @@ def _not_met(error: Exception) -> str:
     is_lost = isinstance(error, RendezvousConnectionError | RendezvousClosedError)
     if "_assign_worker_ranks" in frames or ("next_rendezvous" in frames and is_lost):
         return _not_needed(what)
+    if port := _argument("--master_port"):  # of a job on a single node
+        return (
+            f"port {port} is in use on {here}, or may not be used ({what}). Choose another with "
+            "--port, or leave out --port (and MASTER_PORT) for a free one"
+        )
     return (
         f"the nodes cannot meet at {_endpoint()}: {what}, on {here}. "
         "Expected the same command on as many nodes as --nodes says, within 10 minutes; node "
@@ -165,8 +170,13 @@ def _not_needed(cause: str) -> str:
 
 
 def _endpoint() -> str:
-    flag = "--rdzv_endpoint="
-    return next((word[len(flag) :] for word in sys.argv if word.startswith(flag)), "this machine")
+    return _argument("--rdzv_endpoint") or "this machine"
+
+
+def _argument(flag: str) -> str | None:
+    """Return the value of a flag of torchrun's, None without it."""
+    values = (word.partition("=")[2] for word in sys.argv if word.startswith(f"{flag}="))
+    return next(values, None)
 
 
 def _say_that_nodes_are_missing(torchrun_thread: int, ended: threading.Event) -> None:
