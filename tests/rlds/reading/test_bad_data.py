@@ -94,7 +94,7 @@ def test_record_files_that_the_metadata_does_not_list_are_named(copy):
 def test_no_thread_reads_on_after_an_error(copy, monkeypatch):
     """Else a job that has failed would end only when its last record was read."""
     path, readers, is_stopping = Source(copy).files[0], [], threading.Event()
-    first = records.read_record(path, 0)
+    first, begun = records.read_record(path, 0), []
 
     class Pool(ThreadPoolExecutor):
         def shutdown(self, wait=True, *, cancel_futures=False):
@@ -104,7 +104,8 @@ def test_no_thread_reads_on_after_an_error(copy, monkeypatch):
 
     def make(record):
         readers.append(threading.current_thread())
-        if record != first:
+        begun.append(record)
+        if record != first or begun.count(first) > 1:
             assert is_stopping.wait(60)
             time.sleep(0.1)  # who does not wait for the threads finds them alive
         raise RecordError("damaged")
