@@ -138,3 +138,13 @@ def test_a_place_is_kept_although_a_digest_was_asked_for_before():
     resumed.seek(whole.loader.position(), WORLD, 1)
     assert resumed.position() == whole.loader.position()
     assert indices(iter(resumed)) == indices(whole.epoch(3))
+
+
+def test_a_position_has_the_length_of_each_iteration_of_the_sampler():
+    """As in the states that are on disk already."""
+    loader = one(OwnStream())
+    assert len(list(loader)) == SIZE // BATCH
+    next(iterator := iter(loader))
+    assert loader.position()["iterations"] == [-1]
+    del iterator
+    assert loader.position()["iterations"] == [-1, BATCH]

@@ -285,6 +285,7 @@ def test_on_one_rank_a_batch_larger_than_the_set_is_a_clear_error(make, own):
     with pytest.raises(DataError, match=f"the {role} set has 3 samples, but a batch takes 4"):
         build(batch_size=4)
     assert len(build(batch_size=3)) == 1 and len(build()) == 3
+    assert len(build(dataset=Numbers(1), sampler=None)) == 1
     assert len(build(batch_size=4, drop_last=False)) == 1
     assert len(build(batch_size=None, drop_last=False)) == 3
 

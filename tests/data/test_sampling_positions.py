@@ -24,8 +24,9 @@ from robomimic_ddp.errors import CheckpointError
 from tests.data.host_epochs import Host, Samples, indices
 
 
-def sharded(size, world, rank, batch):
-    kwargs = {"dataset": Samples(size), "batch_size": batch, "shuffle": True}
+def sharded(size, world, rank, batch, sampler=None):
+    kwargs = {"dataset": Samples(size), "batch_size": batch}
+    kwargs |= {"shuffle": True} if sampler is None else {"sampler": sampler}
     return train_loader(
         DataLoader, kwargs, rank=rank, world_size=world, seed=3, batch_size_per_rank=batch
     )
@@ -200,8 +201,10 @@ def test_a_pass_of_another_order_is_refused_in_its_middle():
     next(iter(loader))
     position = loader.position()
     assert position["samples"] == 8 and len(position["order"]) == 64
-    with pytest.raises(CheckpointError, match="gives another order"):
+    with pytest.raises(CheckpointError, match="the shuffled dataset gives another order"):
         sharded(44, 2, 0, 4).seek(position, 2, 0)
+    with pytest.raises(CheckpointError, match="the sampler SequentialSampler gives another"):
+        sharded(43, 2, 0, 4, SequentialSampler(range(43))).seek(position, 2, 0)
 
 
 @pytest.mark.parametrize(

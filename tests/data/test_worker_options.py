@@ -90,7 +90,8 @@ def test_shares_of_bound_and_of_free_ranks(monkeypatch):
 def test_a_loader_is_left_alone_by_default_and_follows_the_options():
     host = {"dataset": DATA, "batch_size": 4, "num_workers": 2, "prefetch_factor": 4}
     assert loader_arguments(host, Options(), 2, "train") == host
-    arguments = loader_arguments(host, Options(workers="0"), 0, "train")
+    of_workers = {"multiprocessing_context": "fork", "timeout": 9, "persistent_workers": True}
+    arguments = loader_arguments({**host, **of_workers}, Options(workers="0"), 0, "train")
     assert arguments == {"dataset": DATA, "batch_size": 4, "num_workers": 0}
     assert len(list(DataLoader(**arguments))) == 3
     loader = {"persistent_workers": True, "prefetch_factor": 3, "pin_memory": False}

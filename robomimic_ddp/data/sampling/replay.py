@@ -48,7 +48,6 @@ class _Recorded(Wrapped):
         self.indices = indices = array("q")
         if self.start_from is not None:
             rng.restore(self.start_from)
-            self.start_from = None
         self.random_state = rng.capture()
         lengths = self.lengths
         for index in self.sampler:

@@ -63,8 +63,8 @@ class ShardedLoader(Wrapped):
         sampler = self.sampler
         if self._seed is not None:
             words = [self._seed % 2**64, sampler.rank, sampler.next_pass]
-            mixed = np.random.SeedSequence(words).generate_state(1, np.uint64)
-            self.loader.generator.manual_seed(int(mixed[0]))
+            [mixed] = np.random.SeedSequence(words).generate_state(1, np.uint64)
+            self.loader.generator.manual_seed(int(mixed))
         begun = sampler.next_offset
         left = len(sampler) - begun // sampler.world_size
         for batch in self.loader:
