@@ -11,6 +11,7 @@ import pytest
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values, split_by_key
 from robomimic_ddp.data.rlds.schema.features import place_of, step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part, available_keys, find_fields
+from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.data.rlds.schema.spec import Filter, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 
@@ -138,11 +139,12 @@ def test_what_is_read_of_a_dataset():
         ([], [], [], {"states": {"a": {**STATE, "columns": [0, 9]}}}, "at least 9"),
         ([], [], [], {"states": {"a": {**STATE, "of": 9}}}, "expects 9"),
         (["stat"], [], [], {}, "does not contain 'stat'.* The nearest is `observation.state`"),
+        (["robot_pose"], [], [], {}, "The nearest is `observation.pose`"),
         ([], [], [], {"states": {"a": "observation.imag"}}, "nearest is `observation.image`"),
         ([], [], [], {"language": "tex"}, "which is not a step feature.* The nearest is `text`"),
         (
             [], [], [], {"filters": [{"feature": "episode_metadata.robots", "equals": "x"}]},
-            "nearest is `episode_metadata.robot`",
+            "schema mine filters by .* nearest is `episode_metadata.robot`",
         ),
         (  # nobody asks for these
             [], [], [], {"cameras": {"front": "x.image"}, "actions": {"move": "x", "grip": "y"}},
@@ -161,6 +163,8 @@ def test_what_does_not_fit_is_refused(observations, images, actions, changes, me
 def test_a_dataset_without_steps_is_none_of_rlds():
     with pytest.raises(DataError, match="flat is not an RLDS dataset"):
         find_fields({"x": Tensor()}, "flat", [], [], [])
+    with pytest.raises(DataError, match="flat is not an RLDS dataset"):
+        find_fields({"steps": Tensor()}, "flat", [], [], [])
 
 
 @pytest.mark.bad_input
@@ -209,5 +213,8 @@ def test_the_numbers_of_a_part_and_of_actions():
     by_key = split_by_key(actions, parts)
     assert [*by_key] == ["x", "y"] and np.array_equal(by_key["x"], actions[:, :3])
     assert np.array_equal(by_key["y"], actions[:, 3:])
+    turns = np.random.default_rng(0).uniform(-3, 3, (100, 3)).astype(np.float32)
+    of_turns = part_values({"turn": turns}, Part("turn", 0, 3, ("euler_xyz", "rot_6d")))
+    assert np.array_equal(of_turns, convert(turns, "euler_xyz", "rot_6d")), "in their own precision"
     of_integers = part_values(steps, Part("whole", 0, 4, ("quat_xyzw", "euler_xyz")))
     assert of_integers.tolist() == [[0, 0, 0]]

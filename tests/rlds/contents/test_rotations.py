@@ -61,6 +61,12 @@ def test_no_turn_and_half_a_turn(angle):
         ), form
 
 
+def test_a_turn_too_small_for_a_sine_keeps_its_axis():
+    vector = np.array([[6e-14, 0.0, 8e-14]])
+    turned = convert(vector, "axis_angle", "quat_xyzw")
+    assert np.allclose(turned, [[3e-14, 0.0, 4e-14, 1.0]], rtol=1e-9, atol=0)
+
+
 def test_quaternions_come_with_a_real_part_that_is_not_negative():
     given = [
         [0.0, 0.0, -0.6, -0.8],

@@ -68,7 +68,7 @@ def nearest(name: str, features: Mapping[str, Any]) -> str:
     """Return a sentence with the feature of the most similar name, or ""."""
     wanted = name.replace("/", ".")
     dotted = [place.replace("/", ".") for place in features]
-    close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(wanted, dotted, cutoff=0.4)
     if not close:  # the same last word elsewhere
         close = [place for place in dotted if place.rpartition(".")[2] == wanted.rpartition(".")[2]]
     return f" The nearest is `{close[0]}`." if close else ""
