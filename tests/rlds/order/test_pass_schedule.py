@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
-from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.order.read_plan import BLOCK_WINDOWS, PassPlan
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 SEED = 11
@@ -182,6 +182,13 @@ def test_memory_is_that_of_the_shuffle_buffer():
         tape = Tape(schedule, LONG, 0, batches)
         tape.take(3_000)
         assert tape.most_held < 1_000 * 1.1 + 50
+
+
+def test_a_long_part_is_planned_a_block_at_a_time():
+    schedule = PassSchedule(np.repeat(np.arange(100), 20), LONG, 0, Segment(2, 25, 1_000))
+    plan = Tape(schedule, LONG, 0, 0).plan(0)
+    windows = np.diff(plan.pieces.begins[plan.cuts[:-1]])
+    assert abs(windows - BLOCK_WINDOWS).max() <= LONG.max() and plan.blocks > 3
 
 
 def test_a_thousand_ranks_and_back_are_cheap():
