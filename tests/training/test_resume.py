@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -83,12 +84,34 @@ def test_a_run_that_is_killed_in_something_long_is_marked_once_it_has_a_state(sa
     saver.leave_marker()
     assert not marker.exists()
     saver.epoch_end(3)
-    saver.leave_marker()
+    saver.run.stopper.on_request()
     assert "during epoch 4; that epoch will be trained again" in marker.read_text()
     marker.unlink()
     saver.run.output.record = None  # a host without a folder of its run
     saver.leave_marker()
     assert not marker.exists()
+
+
+def test_a_run_whose_launcher_is_lost_says_how_to_resume(saver, capsys):
+    saver.epoch_end(3)
+    saver.run.stopper.on_lost_launcher()
+    assert "can be resumed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_the_last_epoch_is_saved_where_no_state_is_due(last, saver):
+    saver.epoch_end(2)
+    saver.next_save = math.inf
+    saver.run.progress.last_epoch = last
+    saver.epoch_end(3)
+    assert saver.is_saved == (last == 3)
+
+
+def test_a_copy_that_cannot_be_kept_is_warned_of_once(saver, monkeypatch, capsys):
+    monkeypatch.setattr(state_saver.checkpoint, "write", lambda *_: ["no copy"])
+    for epoch in (1, 2):
+        saver.epoch_end(epoch)
+    assert capsys.readouterr().err.count("warning: no copy. Training continues.") == 1
 
 
 def test_a_host_without_a_folder_of_its_run_stops_without_a_marker(saver, tmp_path):

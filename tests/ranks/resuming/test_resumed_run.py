@@ -36,14 +36,14 @@ from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
 
 
-def attempts(experiment, asked, counts, host_can=False, requeued=False):
+def attempts(experiment, asked, counts, host_can=False, **launched):
     """What `decide` says in each of torchrun's attempts of one job."""
     resolved = options.resolve({"resume": asked})
     made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
     run = Run(Settings.of(resolved, made, seed=1))
     said = []
     for count in counts:
-        launch = LaunchEnv(restart_count=count, run_id="old", requeued=requeued)
+        launch = LaunchEnv(restart_count=count, run_id="old", **launched)
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(launch_env, "read_launch_env", lambda launch=launch: launch):
                 try:
@@ -120,6 +120,14 @@ def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path):
     begun(tmp_path / "20260104", job="old", outcome={})
     (tmp_path / "20260104" / STATE).write_bytes(b"x")
     assert found() == ["state"], "it had finished"
+
+
+def test_ranks_that_begin_again_for_another_node_resume_what_their_launcher_began(tmp_path):
+    begun(tmp_path / "20260101", launcher="ours")
+    begun(tmp_path / "20260102", launcher="another")
+    (tmp_path / "20260102" / STATE).write_bytes(b"x")
+    with mock.patch.object(resume.env, "launcher", lambda: "ours"):
+        assert attempts(tmp_path, "false", (0,), elastic=True) == ["begun"]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

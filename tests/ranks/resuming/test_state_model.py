@@ -203,6 +203,17 @@ def test_everything_is_put_back_in_place():
     restore_model(small(nets=None), captured(small(nets=None)))
 
 
+def test_what_trains_outside_the_hosts_own_attributes_is_put_back():
+    def made(rate):
+        head = nn.Linear(1, 1)
+        return small(head=head, optimizer=torch.optim.SGD(head.parameters(), lr=rate))
+
+    saved, model = captured(made(0.5)), made(0.25)
+    restore_model(model, saved)
+    assert torch.equal(model.head.weight, saved[""]["modules"]["head"]["weight"])
+    assert model.optimizer.param_groups[0]["lr"] == 0.5
+
+
 SGD = torch.optim.SGD([torch.zeros(1)], lr=1)
 NOT_LOADED = "Error.* in loading state_dict"
 
