@@ -179,6 +179,10 @@ def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     (search.directory / study.JOURNAL).write_text("something else\n{}\n")
     assert sweep("show", search.directory) == EXIT_REFUSED
     assert "cannot be read as the journal" in capsys.readouterr().err
+    (search.directory / study.JOURNAL).unlink()
+    (search.directory / study.JOURNAL).mkdir()
+    assert sweep("show", search.directory) == EXIT_REFUSED
+    assert f"{study.JOURNAL} cannot be read: " in capsys.readouterr().err
 
 
 def test_optuna_is_an_extra(config, tmp_path, capsys, monkeypatch):
@@ -289,6 +293,7 @@ def test_a_grid_on_two_gpus(make, capsys, monkeypatch, tmp_path):
     assert [entry.value for entry in search.trials()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
     output = capsys.readouterr().out
     assert output.count("begins on GPU") == 6 and output.endswith("6 complete\n")
+    assert output.count(": complete, valid/Loss 0.75\n") == 2
     monkeypatch.chdir(tmp_path)
     assert sweep("show", search.directory) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()

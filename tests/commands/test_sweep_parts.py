@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from optuna.study import StudyDirection
@@ -71,6 +72,15 @@ def test_a_journal_is_locked_beside_it_while_a_line_is_written(tmp_path, monkeyp
     )
     journal.storage(tmp_path / "journal").create_new_study([StudyDirection.MINIMIZE], "a")
     assert locks and {(lock.parent, lock.exists()) for lock in locks} == {(tmp_path, False)}
+
+
+@pytest.mark.bad_input
+def test_a_journal_that_cannot_be_repaired_does_not_stay_locked(tmp_path, monkeypatch):
+    made = journal.storage(tmp_path / "journal")
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="no disk"):
+        broken.setattr(journal, "_remove_half_line", mock.Mock(side_effect=OSError("no disk")))
+        made.create_new_study([StudyDirection.MINIMIZE], "a")
+    made.create_new_study([StudyDirection.MINIMIZE], "a")
 
 
 def write_run(trial: study.Trial, name: str, *lines: tuple[int, str, dict]) -> Path:
