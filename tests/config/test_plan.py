@@ -213,6 +213,12 @@ def test_what_does_not_go_with_fsdp(options, words):
     assert "train with ddp.mode=ddp" in str(caught.value)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_two_replicas_need_four_ranks_or_another_even_number(ranks):
+    with pytest.raises(PlanError, match=f"ddp.fsdp_replicas=2 with {ranks} ranks is not possible"):
+        planned(launched(0, ranks), mode="fsdp", fsdp_replicas=2)
+
+
 def test_what_goes_with_fsdp():
     assert planned(launched(0, 4), mode="fsdp", precision="bf16", fsdp_replicas=2).mode == "fsdp"
     harmless = {"sync_batchnorm": "false"}

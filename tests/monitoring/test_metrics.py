@@ -64,6 +64,7 @@ class Loader(list):
 
 def test_what_is_no_number_has_no_mean():
     log = {"loss": 2.0, "text": "a", "nothing": None, "ragged": [[1], [1, 2]], "two": [1, 2]}
+    log["sparse"] = torch.eye(2).to_sparse()
     assert numbers_of(log) == {"loss": 2.0, "two": 1.5}
     tensor = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
     assert numbers_of({"loss": 2 * tensor, "last": tensor[1]}) == {"loss": 2.0, "last": 1.0}

@@ -147,7 +147,7 @@ def shard(algo: Any, options: Any, device: str) -> str:
 def _mesh(replicas: int, device_type: str, timeout: float) -> Any:
     """All ranks; with several replicas neighbouring ranks, as those of a node are, share one."""
     if replicas == 1:
-        return init_device_mesh(device_type, (group.world_size(),), mesh_dim_names=("shard",))
+        return init_device_mesh(device_type, (group.world_size(),))
     ranks = torch.arange(group.world_size()).view(replicas, -1)
     # init_device_mesh would split the group on GPUs, which torch 2.8 refuses for one of gloo and
     # NCCL; and its groups would have torch's time limit.

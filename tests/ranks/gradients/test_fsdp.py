@@ -395,7 +395,7 @@ def test_units_are_modules_that_are_called():
     half = nn.Sequential(core, *(nn.Linear(4, 4) for _ in range(40)))
     assert fsdp_units.units(half)[0] is core, "parts with two names are in it alone"
     assert fsdp_units.units(nn.Linear(3, 3)) == []
-    sizes = ((100, 90), (15, 10), (8, 10))
+    sizes = ((100, 90), (15, 10), (23, 4))
     three = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
     assert fsdp_units.units(three) == [*three[:2]], "the last one has less than a hundredth"
     many = nn.Sequential(*(part for _ in range(150) for part in (nn.Linear(2, 2), nn.Tanh())))

@@ -102,9 +102,10 @@ def pointers(tensors):
         ("model=", False, {}),
         ("model=", True, BOUNDS),
         ("parameters=", False, {"power": 0.75}),
+        ("parameters=", False, {"use_ema_warmup": True}),
         ("parameters=", True, MANY),
     ],
-    ids=["nets", "nets with bounds", "parameters", "parameters with bounds"],
+    ids=["nets", "nets with bounds", "parameters", "its warm-up", "parameters with bounds"],
 )
 def test_the_average_is_that_of_diffusers(api, module_key, settings, one_pass, old_training_utils):
     algo = Algo(api, module_key=module_key, **settings)
