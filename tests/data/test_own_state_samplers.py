@@ -4,6 +4,8 @@ the log gives the reason.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,20 @@ def test_an_order_that_cannot_be_found_again_is_refused(make):
     with pytest.raises(CheckpointError, match="the sampler OwnStream gives another order"):
         resumed.seek(whole.loader.position(), WORLD if make is several else 1, 1)
         iter(resumed)
+
+
+def test_samples_that_have_names_are_in_the_order_that_was_saved():
+    def named(order):
+        return ReplayedLoader(DataLoader({"a": 1, "b": 2, "c": 3}, sampler=order))
+
+    whole = named("abc")
+    next(iterator := iter(whole))
+    position, rest = whole.position(), [*map(int, iterator)]
+    for order, is_same in (("abc", True), ("bca", False)):
+        resumed = named(order)
+        resumed.seek(position, 1, 1)
+        with nullcontext() if is_same else pytest.raises(CheckpointError, match="another order"):
+            assert [*map(int, resumed)] == rest
 
 
 def test_a_place_is_kept_although_a_digest_was_asked_for_before():

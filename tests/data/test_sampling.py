@@ -286,6 +286,8 @@ def test_on_one_rank_a_batch_larger_than_the_set_is_a_clear_error(make, own):
         build(batch_size=4)
     assert len(build(batch_size=3)) == 1 and len(build()) == 3
     assert len(build(dataset=Numbers(1), sampler=None)) == 1
+    with pytest.raises(DataError, match="has 0 samples, but a batch takes 1"):
+        build(dataset=Numbers(0), sampler=None)
     assert len(build(batch_size=4, drop_last=False)) == 1
     assert len(build(batch_size=None, drop_last=False)) == 3
 

@@ -402,6 +402,12 @@ def test_units_are_modules_that_are_called():
     assert fsdp_units.units(many) == [*many[::2]], "no part has a hundredth"
 
 
+@pytest.mark.parametrize("blocks, units", [(3, 6), (4, 4)])
+def test_a_quarter_of_a_net_is_a_unit_and_a_third_is_not(blocks, units):
+    two = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(blocks)]
+    assert len(fsdp_units.units(nn.Sequential(*two))) == units
+
+
 def test_units_of_the_default_net_hold_at_most_a_quarter():
     from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 

@@ -139,7 +139,7 @@ def test_what_is_read_of_a_dataset():
         ([], [], [], {"states": {"a": {**STATE, "columns": [0, 9]}}}, "at least 9"),
         ([], [], [], {"states": {"a": {**STATE, "of": 9}}}, "expects 9"),
         (["stat"], [], [], {}, "does not contain 'stat'.* The nearest is `observation.state`"),
-        (["robot_pose"], [], [], {}, "The nearest is `observation.pose`"),
+        ([], [], [], {"states": {"a": "robot_pose"}}, "nearest is `observation.pose`"),
         ([], [], [], {"states": {"a": "observation.imag"}}, "nearest is `observation.image`"),
         ([], [], [], {"language": "tex"}, "which is not a step feature.* The nearest is `text`"),
         (
