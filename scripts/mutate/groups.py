@@ -33,6 +33,7 @@ GROUPS = {
     ),
     "checkpoint/capture checkpoint/restore": (
         "ranks/resuming/test_state_model ranks/resuming/test_state_saver"
+        " ranks/resuming/test_sharded_state"
     ),
     "config/planning/plan config/planning/learning_rate config/planning/parallel_mode"
     " config/planning/data_workers config/planning/settings": (
@@ -82,5 +83,6 @@ LEFT_OUT = (
     "test_pictures_are_resized_by_the_filter_of_the_config",  # asks TensorFlow
     "test_each_rank_reads_its_share",
     "test_what_a_stopped_job_has_read",
+    "test_replicas_of_shards_resume_it",
 )
 """Tests that cost more than they would find here."""

@@ -119,6 +119,7 @@ def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path):
     assert found() == ["state"]
     begun(tmp_path / "20260104", job="old", outcome={})
     (tmp_path / "20260104" / STATE).write_bytes(b"x")
+    (tmp_path / "20260102" / STATE).unlink()
     assert found() == ["state"], "it had finished"
 
 

@@ -236,6 +236,7 @@ def optimized(*policy, none=None):
         ({"nets": None}, {}, "nets: only the model has it"),
         ({}, {"ema_nets": nn.Linear(2, 1)}, f"ema_nets: {NOT_LOADED}"),
         ({}, {"ema_nets": None}, "ema_nets: only the state has it"),
+        ({"head": nn.Linear(2, 1)}, {"head": nn.Linear(1, 1)}, f"head: {NOT_LOADED}"),
         ({}, {"ema": None}, "ema: averaging was on"),
         ({"ema": None}, {}, "ema: averaging was off"),
         ({}, averaged(1), "ema: another form of EMAModel"),
