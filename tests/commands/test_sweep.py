@@ -179,6 +179,9 @@ def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     (search.directory / study.JOURNAL).write_text("something else\n{}\n")
     assert sweep("show", search.directory) == EXIT_REFUSED
     assert "cannot be read as the journal" in capsys.readouterr().err
+    os.truncate(search.directory / study.JOURNAL, study._MOST_BYTES + 1)
+    assert sweep("show", search.directory) == EXIT_REFUSED
+    assert f"{study.JOURNAL} cannot be read: " in capsys.readouterr().err
     (search.directory / study.JOURNAL).unlink()
     (search.directory / study.JOURNAL).mkdir()
     assert sweep("show", search.directory) == EXIT_REFUSED
