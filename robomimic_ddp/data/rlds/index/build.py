@@ -159,7 +159,7 @@ def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
         actions = action_vectors(episode, fields.actions)
         length = len(actions)
         states = [part_values(episode, part) for part in fields.low_dim.values()]
-        state = np.concatenate(states, -1) if states else np.zeros((length, 0), np.float32)
+        state = np.concatenate(states, 1) if states else np.zeros((length, 0), np.float32)
         labelled, texts = False, b""
         if fields.language:
             labelled = any(episode[fields.language])

@@ -38,10 +38,9 @@ def example_class() -> Any:
     def field(
         message: Any, name: str, number: int, kind: int, of: str = "", **options: Any
     ) -> None:
-        label = options.pop("label", kinds.LABEL_OPTIONAL)
         if of:
             options["type_name"] = f".{_PACKAGE}.{of}"
-        message.field.add(name=name, number=number, type=kind, label=label, **options)
+        message.field.add(name=name, number=number, type=kind, **options)
 
     values = {
         "BytesList": kinds.TYPE_BYTES,

@@ -27,7 +27,7 @@ def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> np.ndarray:
     """Return the raw actions of step features {name: [T, ...]}, float32 [T, A], as in `parts`."""
-    return np.concatenate([part_values(steps, part) for part in parts.values()], -1)
+    return np.concatenate([part_values(steps, part) for part in parts.values()], 1)
 
 
 def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np.ndarray]:
