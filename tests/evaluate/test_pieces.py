@@ -78,6 +78,9 @@ def test_a_checkpoint_says_what_is_played(tmp_path):
     path = write(tmp_path / "a.pth", config=same, env_metadata=[META, META])
     (env,) = read(path).environments  # the host's dict
     assert (env.number, env.dataset) == (0, 1)
+    keyed = json.dumps({"experiment": {}, "train": {"data": [{"path": "a", "key": "mine"}]}})
+    path = write(tmp_path / "a.pth", config=keyed, env_metadata=[META_OF_DATASET])
+    assert [env.name for env in read(path).environments] == ["mine"]
 
 
 def test_robocasas_hosts_play_the_last_entry_with_its_own_horizon(tmp_path):
@@ -101,6 +104,14 @@ def test_the_same_weights_are_known_in_another_file(tmp_path):
     one, two = write(tmp_path / "a.pth", weight=1.0), write(tmp_path / "b.pth", weight=2.0)
     again = write(tmp_path / "models" / "c.pth", weight=1.0)
     assert read(one).weights == read(again).weights != read(two).weights
+
+
+def test_each_copy_is_a_new_path_in_the_folder_for_copies(tmp_path):
+    folder, path = tmp_path / "copies", write(tmp_path / "last.pth")
+    folder.mkdir()
+    one, two = (checkpoints.copy_and_read(tmp_path, path, folder)[0] for _ in range(2))
+    assert one != two and one.name == two.name == "last.pth"
+    assert one.parent.parent == two.parent.parent == folder
 
 
 @pytest.mark.bad_input
@@ -209,6 +220,9 @@ def test_a_damaged_record_is_named(tmp_path):
     with record.locked(tmp_path):
         (tmp_path / evaluation.FILE_NAME).write_text('{"kind": "episode", "log": {}}\n\n{}\n')
         with pytest.raises(DataError, match="line 1, is not a record that .*it has no env"):
+            evaluation.read(tmp_path)
+        (tmp_path / evaluation.FILE_NAME).write_text("[]\n\n{}\n")
+        with pytest.raises(DataError, match="line 1, is not a record that .*expected an object"):
             evaluation.read(tmp_path)
         with pytest.raises(DataError, match="being evaluated by another"), record.locked(tmp_path):
             pass
