@@ -179,16 +179,27 @@ def test_a_clip_model_gives_its_own_embedding(tmp_path, whole):
     assert np.allclose(encoder.encode("do task 7"), truth.numpy(), atol=1e-6)
 
 
-def test_shapes_are_reported_without_loading_the_model(make_config, model, counted):
+def test_shapes_are_reported_without_loading_the_model(make_config, model, counted, monkeypatch):
     ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
     config = make_config(cameras=[], states=[STATES[0], "lang_emb"])
     ObsUtils.initialize_obs_utils_with_config(config)
     (entry,) = host_datasets.dataset_configs(config)
-    shapes = host_datasets.shape_metadata(entry, list(ACTIONS), config.all_obs_keys, model)
-    assert shapes["all_shapes"]["lang_emb"] == (WIDTH,) or list(
-        shapes["all_shapes"]["lang_emb"]
-    ) == [WIDTH]
-    assert counted[1] == ["AutoConfig"]
+    monkeypatch.setitem(host_datasets.MODELS, "lang_emb", model)
+    for named in ([model], []):  # else the key's usual one
+        keys = config.all_obs_keys
+        shapes = host_datasets.shape_metadata(entry, list(ACTIONS), keys, *named)["all_shapes"]
+        assert list(shapes["lang_emb"]) == [WIDTH]
+    assert counted[1] == ["AutoConfig"] * 2
+
+
+def test_shapes_are_of_all_keys_of_the_schema_where_none_are_named(make_config):
+    ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
+    config = make_config(cameras=CAMERAS, states=STATES)
+    ObsUtils.initialize_obs_utils_with_config(config)
+    (entry,) = host_datasets.dataset_configs(config)
+    shapes = host_datasets.shape_metadata(entry, list(ACTIONS))
+    keys = sorted(CAMERAS + STATES)
+    assert sorted(shapes["all_obs_keys"]) == sorted(shapes["all_shapes"]) == keys
 
 
 def on_a_rank(model, folder, cache):
@@ -250,16 +261,27 @@ def test_a_rank_without_the_model_stops_all(ranks, tmp_path):
     assert one == two and "not there" in one
 
 
-@pytest.mark.bad_input
-def test_a_data_set_without_instructions_has_no_embedding(make_config, model, tmp_path):
+@pytest.fixture
+def silent(make_config, tmp_path):
+    """`silent(states)`: the config of data without instructions."""
     path = tmp_path / "silent.yaml"
     path.write_text(
         "states: {pose: observation.cartesian_position}\n"
         "actions: {move: {feature: action_dict.cartesian_position, columns: [0, 3]}}\n"
     )
-    config = make_config(
-        cameras=[], states=["pose", "lang_emb"], rlds_schema=str(path), action_keys=["move"],
+    return lambda states: make_config(
+        cameras=[], states=states, rlds_schema=str(path), action_keys=["move"],
         action_config={"move": {"normalization": "min_max"}},
     )  # fmt: skip
+
+
+def test_a_data_set_without_instructions_has_empty_ones(silent):
+    train, _ = host_datasets.datasets_from_config(silent(["pose"]), ["pose"])
+    assert next(iter(make_loader(train, 4, 0, 1, 0)))["language"] == [""] * 4
+
+
+@pytest.mark.bad_input
+def test_a_data_set_without_instructions_has_no_embedding(silent, model):
+    config = silent(["pose", "lang_emb"])
     with pytest.raises(DataError, match="has no instructions.*'lang_emb'"):
         host_datasets.datasets_from_config(config, config.all_obs_keys, language_model=model)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.remote import SharedCounters
 from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
@@ -59,21 +60,31 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed):
         early = sum(count > whole for count in times.values())
         late = sum(count < whole for count in times.values()) if whole else 0
         assert early - late == more and late < 2
-    assert loaders[0].frames_delivered == count * 4 * mixture.datasets[0].shape.frame_stack
+    frames = count * 4 * mixture.datasets[0].shape.frame_stack
+    assert loaders[0].frames_delivered == loaders[0].settled_frames()["frames_delivered"] == frames
 
 
 def test_a_mixture_numbers_windows_over_all_datasets_and_is_else_as_the_first():
     datasets = [
-        SimpleNamespace(windows_of_all=count, role="train", options=[count], get_sizes=len)
+        SimpleNamespace(
+            windows_of_all=count, role="train", options=[count], get_sizes=len, name=str(count)
+        )
         for count in (5, 7, 9)
     ]
     mixture = RLDSMixture(datasets, [1, 1, 2])
     assert mixture.is_rlds and mixture.first_index == [0, 5, 12]
     assert mixture.weights == [0.25, 0.25, 0.5]
-    assert (mixture.role, mixture.options) == ("train", [5])
+    assert (mixture.role, mixture.options, mixture.name) == ("train", [5], "5, 7, 9")
     datasets[0].get_sizes = sum
     assert mixture.get_sizes is sum
     assert not hasattr(mixture, "windows_of_all")
+
+
+def test_a_members_share_of_threads_and_buffer_is_its_weight(mixed):
+    mixture, _ = mixed(shuffle_buffer_size=40)
+    members = make_loader(mixture, 4, 0, 2, 7, cores=8).members
+    assert [member.batching.threads for member in members] == [2, 6]
+    assert [member.batching.shuffle_buffer for member in members] == [5, 15]
 
 
 def test_a_mixture_of_one_batch_is_at_its_end_after_it(mixed):
@@ -124,6 +135,13 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
     assert len(batch["language"]) == 8
     assert batch["obs"][CAMERAS[0]].shape == (8, 2, 24, 40, 3)  # the small one's are 16 x 20
     assert str(batch["obs"][CAMERAS[0]].dtype) == "torch.uint8"
+
+
+def test_a_dataset_that_is_made_by_itself_is_normalised_by_its_own_steps(load):
+    train, _ = load()
+    read = (train.source, train.fields, train.index, train.rows, train.all_rows)
+    alone = RLDSDataset(*read, train.shape, train.size, train.action_config, train.options)
+    assert repr(alone.get_action_stats()) == repr(train.get_action_stats())
 
 
 def test_the_same_ranks_resume_at_the_window(mixed):

@@ -87,7 +87,8 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 12)
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
-    assert [loader.batching.threads for loader in loaders] == [12, 4, 2]
+    loaders.append(make_loader(train, 2, 0, 24, 5))
+    assert [loader.batching.threads for loader in loaders] == [12, 4, 2, 1]
 
 
 def test_digests_tell_ranks_and_passes_apart(load):

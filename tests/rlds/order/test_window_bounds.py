@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.windows import (
@@ -17,6 +17,7 @@ from robomimic_ddp.data.rlds.order.windows import (
 shapes = st.builds(WindowShape, st.integers(1, 4), st.integers(1, 17), st.booleans(), st.booleans())
 
 
+@example(WindowShape(3, 4), 9)
 @given(shapes, st.integers(1, 40))
 def test_windows_are_the_hosts(shape, length):
     """Every window of the host's index map, with the host's slices and edge padding."""

@@ -135,13 +135,15 @@ def test_tensors_share_the_memory_of_the_batch(load):
         assert tensors[name].numpy().ctypes.data == array.ctypes.data and array.flags.writeable
 
 
-def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(load, monkeypatch):
+@pytest.mark.parametrize("named", ["cuda", "cuda:1"])
+def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(named, load, monkeypatch):
     """Without a GPU: what is asked of CUDA is noted."""
     train, _ = load()
     device, bound, sent_to = torch.device("cuda", 1), [], []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", bound.append)
     monkeypatch.setattr(base, "moved", lambda batch, to: sent_to.append(to) or batch)
-    plain, ahead = make_loader(train, 4, 0, 1, 0), make_loader(train, 4, 0, 1, 0, device=device)
+    plain, ahead = make_loader(train, 4, 0, 1, 0), make_loader(train, 4, 0, 1, 0, device=named)
     batches = list(zip(plain, ahead))
     for one, other in batches:
         assert torch.equal(one["index"], other["index"])
@@ -149,8 +151,8 @@ def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(load, monk
     assert bound == [device] and sent_to == [device] * len(batches)
 
 
-def test_bytes_that_are_no_text_are_replaced():
-    batch = base.to_torch(Delivered({}, [b"open \xff", b"lift"]))
+def test_bytes_that_are_no_text_are_replaced_and_fill_bytes_are_cut_off():
+    batch = base.to_torch(Delivered({}, [b"open \xff", b"lift\0\0"]))
     assert batch["language"] == ["open \ufffd", "lift"]
 
 

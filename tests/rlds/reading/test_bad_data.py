@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -43,6 +44,23 @@ def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
     assert find_dataset(str(tmp_path / "made_up" / "1.9.0"), "made_up").name == "1.9.0"
     with pytest.raises(DataError, match="no dataset 'other' in .*: found made_up"):
         find_dataset(str(tmp_path / "made_up" / "1.9.0"), "other")
+
+
+@pytest.mark.parametrize("path", ["", "nothing"])
+def test_a_data_path_that_is_no_folder(path, stored, monkeypatch):
+    """None is not the current folder."""
+    monkeypatch.chdir(stored.folder.parent.parent)
+    error = message(lambda: find_dataset(path, "made_up"))
+    assert f"train.data_path={path!r} is not a folder" in error
+
+
+def test_a_dataset_that_is_not_ready_names_what_is_there(tmp_path):
+    folder = tmp_path / "made_up"
+    folder.mkdir()
+    assert "found an empty folder" in message(lambda: find_dataset(str(tmp_path), "made_up"))
+    (folder / "1.0.0.incompleteABC").mkdir()
+    error = message(lambda: find_dataset(str(tmp_path), "made_up"))
+    assert "is not ready: found 1.0.0.incompleteABC (an incomplete folder: still being" in error
 
 
 FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
@@ -127,6 +145,12 @@ def test_few_records_are_in_memory_before_they_are_asked_for(copy):
     time.sleep(0.1)
     assert len(read) <= 4
     assert len([*rows]) == len(places) - 1
+
+
+def test_a_record_is_whole_if_the_system_reads_few_bytes_at_once():
+    data = io.BytesIO(b"0123456789")
+    file = SimpleNamespace(read=lambda count: data.read(min(count, 2)))
+    assert (records._read(file, 5), records._read(file, 9)) == (b"01234", b"56789")
 
 
 @pytest.mark.parametrize("length", [2**36, 2**64 - 1])

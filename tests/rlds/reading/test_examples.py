@@ -74,6 +74,13 @@ def test_numbers_have_the_type_and_shape_of_the_metadata(
     assert values.shape == np.shape(expected)
 
 
+def test_of_values_that_differ_by_step_the_number_of_steps_is_read(features):
+    """As the lengths of their rows."""
+    stored = {"x/ragged_row_lengths_0": features["ints"]}
+    lengths = Column("x", "float_list", np.dtype("f4"), None, True).read(stored)
+    assert lengths.tolist() == [5, 7]
+
+
 def test_texts_of_steps_are_a_list_and_one_of_the_episode_is_it(features):
     assert Column("texts", "bytes_list", None, (), True).read(features) == [b"a\0", b"b"]
     with pytest.raises(RecordError, match="texts: 2 values for the shape"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,8 @@ def test_the_key_of_an_index_never_changes():
     )
     keys = [index_cache.fingerprint({"dataset": "a"}, fields, skip) for skip in (False, True)]
     assert keys == ["390ec049d5c7e794d332ce64", "eab91be14d2cb2375262d1ff"]
+    judged = replace(fields, filters=(spec.Filter("text", "equals", "a"),))
+    assert index_cache.fingerprint({"dataset": "a"}, judged) == "346c45257fa4d57aa7fee435"
 
 
 def test_checksums_are_those_that_the_files_store(stored):
