@@ -73,7 +73,7 @@ def require_shardable(
         asked = "ddp.backend=gloo with ddp.mode=fsdp on GPUs"
         reason = "FSDP on GPUs communicates over NCCL"
     replicas = options.fsdp_replicas
-    if ranks % replicas or ranks == replicas:
+    if replicas > 1 and (ranks % replicas or ranks == replicas):
         asked = f"ddp.fsdp_replicas={replicas} with {ranks} ranks"
         reason = "each replica needs the same number of ranks, at least two"
     if options.fsdp_offload and device == "cpu":
