@@ -6,8 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 _WRITE_SECONDS = 3.0
@@ -35,6 +35,15 @@ def finish_writes() -> None:
             writer = threading.Thread(target=finish, name="robomimic-ddp-last-writes", daemon=True)
             writer.start()
             writer.join(_WRITE_SECONDS)
+
+
+@contextmanager
+def writes_finished() -> Iterator[None]:
+    """`finish_writes` at the end of the block, also after an error."""
+    try:
+        yield
+    finally:
+        finish_writes()
 
 
 def exit_with_workers(code: int) -> NoReturn:

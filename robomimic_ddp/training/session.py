@@ -29,6 +29,7 @@ from robomimic_ddp.config.host import host_config, host_config_check, host_edits
 from robomimic_ddp.config.planning import plan
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import (
+    end_process,
     entry_point,
     group,
     host_algo,
@@ -87,6 +88,7 @@ def distributed(train: Callable) -> Callable:
             with (
                 run_inputs.checked(run, run.resume.by_host),
                 run.stopper.scope(),
+                end_process.writes_finished(),  # later, torchrun's SIGTERM would end the process
                 resume.hint_on_failure(run),
             ):
                 return train(*call.args, **call.kwargs)
