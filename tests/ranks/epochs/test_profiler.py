@@ -112,7 +112,7 @@ def data_share(directory):
 
 
 def test_the_end_of_the_profiler_is_no_wait_for_data(ranks, tmp_path):
-    assert max(ranks.run(data_share, str(tmp_path))) < 0.8  # 3 s of waiting would be more
+    assert max(ranks.run(data_share, str(tmp_path))) < 0.9  # 3 s of waiting would be more
 
 
 def test_training_continues_where_no_trace_can_be_written(ranks, tmp_path):
