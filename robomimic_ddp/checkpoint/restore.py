@@ -50,15 +50,13 @@ def _received(value: Any, like: Any) -> Any:
     same order in memory, which fused optimizers do not look at.
     """
     tensor = value.fetch() if isinstance(value, Lent) else value
-    if not all(isinstance(part, torch.Tensor) for part in (tensor, like)):
-        return tensor
-    if tensor.shape != like.shape:
-        return tensor
-    if fsdp.is_sharded(like):
-        return fsdp.shard_like(tensor, like)
-    if tensor.stride() == like.stride():
-        return tensor
-    return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    are_tensors = isinstance(tensor, torch.Tensor) and isinstance(like, torch.Tensor)
+    if are_tensors and tensor.shape == like.shape:
+        if fsdp.is_sharded(like):
+            return fsdp.shard_like(tensor, like)
+        if tensor.stride() != like.stride():
+            return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return tensor
 
 
 def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:

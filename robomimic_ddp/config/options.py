@@ -221,8 +221,8 @@ PASSED_ON = {
         *("broadcast_buffers", "forward_sync_buffers"),
     ),
     "loader": (
-        *("prefetch_factor", "pin_memory", "persistent_workers", "multiprocessing_context"),
-        "pin_memory_device",
+        *("prefetch_factor", "persistent_workers", "multiprocessing_context"),
+        *("pin_memory", "pin_memory_device"),
     ),
 }
 """Option -> names of torch's arguments that its users look for among ours."""

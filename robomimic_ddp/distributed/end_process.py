@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -13,28 +14,33 @@ from typing import NoReturn
 _WRITE_SECONDS = 3.0
 
 _last_writes: list[Callable[[], None]] = []
+_writers: list[threading.Thread] = []
 
 
 def write_before_end(write: Callable[[], None]) -> None:
-    """`write` is called once, when an entry point ends or this process ends at once, which skips
-    Python's exit functions. It may fail, and has three seconds.
+    """`write` is called once, when training ends or this process ends at once, which skips Python's
+    exit functions. It may fail, and has three seconds.
     """
     _last_writes.append(write)
 
 
 def finish_writes() -> None:
-    """Calls what `write_before_end` was given, in a thread: a disk or a lock could hang."""
-
-    def finish() -> None:
-        while _last_writes:
-            with suppress(Exception):
-                _last_writes.pop()()
-
-    if _last_writes:
+    """Calls what `write_before_end` was given, each in a thread: a disk or a lock could hang. A
+    second caller, such as a signal's handler, waits for the same threads.
+    """
+    while _last_writes:
+        writer = threading.Thread(target=_attempt, args=[_last_writes.pop()], daemon=True)
         with suppress(RuntimeError):  # no more threads
-            writer = threading.Thread(target=finish, name="robomimic-ddp-last-writes", daemon=True)
             writer.start()
-            writer.join(_WRITE_SECONDS)
+            _writers.append(writer)
+    end = time.monotonic() + _WRITE_SECONDS
+    for writer in _writers:
+        writer.join(max(0.0, end - time.monotonic()))
+
+
+def _attempt(write: Callable[[], None]) -> None:
+    with suppress(Exception):
+        write()
 
 
 @contextmanager

@@ -98,7 +98,6 @@ def entry_point(main: Callable) -> Callable:
                 raise
             finally:
                 _entered.pop()
-                end_process.finish_writes()
 
     return wrapped
 

@@ -76,10 +76,10 @@ def test_a_journal_is_locked_beside_it_while_a_line_is_written(tmp_path, monkeyp
 
 @pytest.mark.bad_input
 def test_a_journal_that_cannot_be_repaired_does_not_stay_locked(tmp_path, monkeypatch):
-    made = journal.storage(tmp_path / "journal")
+    storage = journal.storage(tmp_path / "journal")
     with monkeypatch.context() as broken, pytest.raises(OSError, match="no disk"):
         broken.setattr(journal, "_remove_half_line", mock.Mock(side_effect=OSError("no disk")))
-        made.create_new_study([StudyDirection.MINIMIZE], "a")
+        storage.create_new_study([StudyDirection.MINIMIZE], "a")
     assert os.listdir(tmp_path) == ["journal"], "the next writer would wait for half a minute"
 
 

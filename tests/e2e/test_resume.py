@@ -15,7 +15,7 @@ from robomimic_ddp.checkpoint import PREVIOUS, STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import env
 from tests.hosts import Host, Result, require_clean, require_finished, torchrun
-from tests.runs import newest, run_directory, state_differences
+from tests.runs import newest, run_directory, scalars, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KILLED = "tests.e2e.entries.killed_train"
@@ -58,6 +58,9 @@ def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
     assert state_differences(newest(tmp_path), whole) == []
 
     directory = run_directory(tmp_path / "runs")
+    logged = {epoch for tag, epoch in scalars(directory) if tag == "Train/Loss"}
+    # Of epoch 2 the main rank was itself killed, less than a second after it.
+    assert logged | {2} == {1, 2, 3, 4}, "the kill of another rank costs nothing in TensorBoard"
     note = (tmp_path / "note").read_text()  # our launcher prints it after a kill
     what = f"the run in {directory} can be resumed from its last saved state. Resume with:\n"
     assert note.startswith(what) and "ROBOMIMIC_DDP_RESUME=true" in note

@@ -13,7 +13,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from robomimic_ddp.distributed import end_process, entry_point
+from robomimic_ddp.config import env
+from robomimic_ddp.distributed import end_process
 from robomimic_ddp.monitoring import host_loggers
 from tests.hosts import ROOT
 from tests.runs import scalars
@@ -36,7 +37,6 @@ class TensorBoardLogger:
 def test_tensorboard_has_a_value_long_before_the_two_minutes_of_its_writer(tmp_path):
     plain = tensorboardX.SummaryWriter
     logger = host_loggers.data_logger(TensorBoardLogger)(tmp_path)
-    time.sleep(0.5)  # the first flush is at once
     for epoch in (1, 2):
         logger.record("loss", 0.5, epoch)
     end = time.monotonic() + 30
@@ -62,7 +62,7 @@ def test_a_process_that_ends_at_once_has_written_what_tensorboard_was_given(tmp_
             logger.record("loss", 0.5, epoch)
         end_process.exit_with_workers(5)
     """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    variables = env.child_environment([str(ROOT), *sys.path])
     command = [sys.executable, "-c", textwrap.dedent(code)]
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (5, "")
@@ -70,29 +70,49 @@ def test_a_process_that_ends_at_once_has_written_what_tensorboard_was_given(tmp_
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_a_plain_process_writes_before_the_interpreter_ends(error, monkeypatch):
-    """tensorboardX cannot close a file without events then: no thread starts any more."""
+def test_training_writes_before_it_ends(error, monkeypatch):
+    """Later a signal may end the process, and tensorboardX cannot close a file without events as
+    the interpreter ends: no thread starts any more.
+    """
     written = []
     monkeypatch.setattr(end_process, "_last_writes", [])
-
-    @entry_point.entry_point
-    def main():
+    with nullcontext() if error is None else pytest.raises(error), end_process.writes_finished():
         end_process.write_before_end(lambda: written.append(1))
         if error is not None:
             raise error
-
-    with nullcontext() if error is None else pytest.raises((ValueError, SystemExit)):
-        main()
     assert written == [1]
+
+
+def test_a_second_caller_waits_for_the_same_writes(monkeypatch):
+    """The handler of a signal, while training ends."""
+    monkeypatch.setattr(end_process, "_last_writes", [])
+    begun, may_end, written = threading.Event(), threading.Event(), []
+
+    def write():
+        begun.set()
+        may_end.wait(60)
+        written.append(1)
+
+    monkeypatch.setattr(end_process, "_WRITE_SECONDS", 60.0)
+    end_process.write_before_end(write)
+    first = threading.Thread(target=end_process.finish_writes)
+    first.start()
+    assert begun.wait(60)
+    threading.Timer(0.2, may_end.set).start()
+    end_process.finish_writes()
+    assert written == [1]
+    first.join()
 
 
 def test_a_disk_that_hangs_keeps_no_process_from_its_end(monkeypatch):
     monkeypatch.setattr(end_process, "_WRITE_SECONDS", 0.1)
     monkeypatch.setattr(end_process, "_last_writes", [])
+    monkeypatch.setattr(end_process, "_writers", [])
     hangs = threading.Event()
     end_process.write_before_end(hangs.wait)
-    end_process.finish_writes()
-    assert not hangs.is_set()
+    for _ in range(2):  # and a second caller ends, too
+        end_process.finish_writes()
+        assert not hangs.is_set() and not end_process._last_writes
     hangs.set()
 
 

@@ -183,9 +183,7 @@ def test_an_error_is_reported_before_anything_is_undone(monkeypatch, capfd):
     answers = {"is_initialized": True, "world_size": 1}
     in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
     monkeypatch.setattr(entry_point, "group", SimpleNamespace(**in_a_group))
-    ends = SimpleNamespace(
-        exit_with_workers=mock.Mock(side_effect=KeyboardInterrupt), finish_writes=mock.Mock()
-    )
+    ends = SimpleNamespace(exit_with_workers=mock.Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(entry_point, "end_process", ends)
     reported = []
 

@@ -139,7 +139,7 @@ def _names(run: Path) -> str:
 
 def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:
     """Copy a checkpoint below `folder`, where no training replaces it, and read it. Each copy has a
-    new path: workers know a policy by it. After an error there is no copy.
+    new path, by which workers recognise its policy. A copy that cannot be read is removed.
 
     Raises CheckpointError for a file that is damaged, still being written, or has vanished, and
     DataError for a policy without a simulator.

@@ -65,9 +65,8 @@ class FlatMean:
         for parameter, mean, is_trained in zip(parameters, means, is_anywhere):
             if is_trained:
                 mean = mean.view_as(parameter)
-                if (
-                    mean.stride() != parameter.stride()
-                ):  # channels last: fused kernels read by place
+                # Fused kernels go through memory, also of a net in channels-last order.
+                if mean.stride() != parameter.stride():
                     mean = torch.empty_like(parameter).copy_(mean)
                 # By `data` each has its own version, which a later pass into another leaves alone.
                 parameter.grad = mean.data

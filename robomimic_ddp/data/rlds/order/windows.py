@@ -46,9 +46,9 @@ def windows_per_pass(counts: np.ndarray, subsample_length: int | None) -> np.nda
 
 
 def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """Return a number in [0, counts) per episode, uint64 [E]; see `picked_windows`."""
+    """Return a number in [0, counts) per episode, int64 [E]; see `picked_windows`."""
     keys = random_keys(len(counts), seed, pass_number, WINDOW_PICK)
-    return keys % np.maximum(counts, 1).astype(np.uint64)
+    return (keys % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
 
 
 def picked_windows(numbers: Any, count: Any, per_pass: Any, offset: Any) -> Any:
