@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from robomimic_ddp.files import opened_to_write
@@ -65,8 +65,11 @@ class LogFile(_Stream):
 
     def close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # a full disk: the buffer would be flushed again at exit
+            # Also called as the interpreter ends, when names of this module are gone.
+            try:
                 self._file.close()
+            except OSError:  # a full disk: the buffer would be flushed again at exit
+                self._file = None
 
 
 class KeepWarnings(_Stream):
