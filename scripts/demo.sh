@@ -4,8 +4,8 @@
 # CPU ranks, lets the policy act before and after training, draws it and the curves, and prints a summary.
 # Two CPU ranks learn in minutes, since the policy's net is small: the copy has the edit unet_config, so these
 # checkpoints load in that copy only. Those of docs/examples.md load in an unedited robomimic.
-# Everything stays in this checkout, under .venv and runs/demo, but for the index of the data
-# (~/.cache/robomimic_ddp). A second run does only what is left.
+# Everything stays in this checkout, under .venv and runs/demo, but for compiled filters of images
+# (~/.cache/robomimic_ddp/rlds/compiled). A second run does only what is left.
 # Arguments are added to the training's dot-list:  scripts/demo.sh train.num_epochs=3
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
+# Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests, on up to four workers.
 #   scripts/test.sh                  what every change is tested with
 #   scripts/test.sh --all            the slow ones too: more variants, the demo, soaks, notebooks, measurements, builds
 #   scripts/test.sh --changed=main   what the files need that you changed since your branch left it

@@ -50,6 +50,7 @@ def test_the_best_is_the_newest_of_equals_and_a_copy_of_last_pth(tmp_path):
     """The next epoch replaces last.pth."""
     best_after(tmp_path, 1, lift=0.5)
     assert best_after(tmp_path, 2, lift=0.5) == "models/2.pth"
+    assert best_after(tmp_path, 0, lift=0.5) == "models/2.pth"  # a backlog is played from its end
     (tmp_path / "copy.pth").write_text("copied")
     assert best_after(tmp_path, 3, shown="last.pth", lift=0.6) is None
     assert (tmp_path / checkpoints.BEST_SUCCESS).read_text() == "copied"

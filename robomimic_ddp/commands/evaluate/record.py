@@ -101,17 +101,19 @@ def _lost(result: dict[str, Any]) -> str:
 
 def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
     """Make `best_success.pth` the checkpoint that was just evaluated, if its mean success over its
-    environments is at least that of every other one. Those with less than half as many episodes as
-    another do not count.
+    environments is the highest, and of equal ones its epoch. Those with less than half as many
+    episodes as another do not count.
     """
     results = [line for line in evaluation.results(run) if evaluation.SUCCESS in line["log"]]
     most = max((line["episodes"] for line in results), default=0)
-    rates: dict[str, list[float]] = {}
+    rates: dict[tuple[int, str], list[float]] = {}
     for line in results:
         if 2 * line["episodes"] >= most:
-            rates.setdefault(line["weights"], []).append(line["log"][evaluation.SUCCESS])
-    means = {weights: sum(of) / len(of) for weights, of in rates.items()}
-    if evaluated.weights not in means or means[evaluated.weights] < max(means.values()):
+            key = line["epoch"], line["weights"]
+            rates.setdefault(key, []).append(line["log"][evaluation.SUCCESS])
+    means = {key: (sum(of) / len(of), key[0]) for key, of in rates.items()}
+    own = means.get((evaluated.epoch, evaluated.weights))
+    if own is None or own < max(means.values()):
         return
     best, source = run / BEST_SUCCESS, run / evaluated.shown
     temporary = atomic_files.temporary_beside(best)
