@@ -112,8 +112,8 @@ def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
             key = line["epoch"], line["weights"]
             rates.setdefault(key, []).append(line["log"][evaluation.SUCCESS])
     means = {key: (sum(of) / len(of), key[0]) for key, of in rates.items()}
-    own = means.get((evaluated.epoch, evaluated.weights))
-    if own is None or own < max(means.values()):
+    standing = means.get((evaluated.epoch, evaluated.weights))
+    if standing is None or standing < max(means.values()):
         return
     best, source = run / BEST_SUCCESS, run / evaluated.shown
     temporary = atomic_files.temporary_beside(best)
