@@ -28,4 +28,10 @@ else
         export PYTHONPATH="$PYTHONPATH:$GPU_CHECK_LENT"
     fi
 fi
-"$environment_python" -m scripts.gpu_check "$@"
+missing="$("$environment_python" -c "import psutil, h5py, torch" 2>&1)" || {
+    echo "error: $environment_python lacks what every check needs: ${missing##*$'\n'}" >&2
+    exit 1
+}
+# Without the current folder, whose packages may be called scripts and tests too.
+start='import runpy, sys; sys.path.remove(""); runpy.run_module("scripts.gpu_check", run_name="__main__", alter_sys=True)'
+"$environment_python" -c "$start" "$@"

@@ -4,7 +4,7 @@
 # makes CHECKOUT/FOLDER (.venv) with the package (editable), its extras and the tested versions
 # (constraints.txt), and sets $environment_python. "complete": CONSTRAINTS lists every package, and
 # what those say they depend on is not asked. A second call finds the stamp of the first and returns
-# at once. PYTHON=/path/to/python chooses the interpreter.
+# at once. PYTHON=/path/to/python chooses the interpreter: an environment of another version is made again.
 
 # The wheels of constraints.txt exist for these; a script with other constraints sets others.
 oldest_python="3.10"
@@ -36,6 +36,12 @@ find_python() {
     return 1
 }
 
+minor_version() { "$1" -c 'import sys; print(*sys.version_info[:2])'; }
+
+is_asked_for() {  # has this environment the version of $PYTHON, if that is given?
+    [ -z "${PYTHON:-}" ] || ! suits "$PYTHON" || [ "$(minor_version "$1")" = "$(minor_version "$PYTHON")" ]
+}
+
 # check_arguments SCRIPT ARGUMENTS: ends the script for --help and for arguments that it does not know,
 # before anything is installed. Without a Python, make_environment says what is missing.
 check_arguments() {
@@ -62,7 +68,7 @@ make_environment() {
     if [ "${5:-}" = complete ]; then versions=(--no-deps --requirement "$checkout/$constraints"); fi
     local folder="$checkout/${3:-.venv}"
     environment_python="$folder/bin/python"
-    if [ -e "$folder.unfinished" ] || ! suits "$environment_python"; then
+    if [ -e "$folder.unfinished" ] || ! suits "$environment_python" || ! is_asked_for "$environment_python"; then
         base="$(find_python)" || return 1
         echo "making ${3:-.venv} with $("$base" --version): 3 GB to download, 6 GB on disk, a fifth more with the tests" >&2
         touch "$folder.unfinished" || return 1  # an interrupted venv has a python, and no pip

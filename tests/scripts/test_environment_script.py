@@ -133,6 +133,16 @@ def test_a_venv_whose_making_was_interrupted_is_made_again(checkout: Path, tmp_p
     assert not (checkout / ".venv.unfinished").exists()
 
 
+def test_a_venv_of_another_python_than_the_one_asked_for_is_made_again(
+    checkout: Path, tmp_path: Path
+) -> None:
+    reply = 'if [ "$1" = -c ]; then echo 3 0; exit 0; fi\n'
+    recorder(checkout / ".venv" / "bin" / "python", reply)
+    base = recorder(tmp_path / "base" / "bin" / "python")
+    assert call(checkout, base).returncode == 0
+    assert called(tmp_path) == ["venv", "pip", "pytest"]
+
+
 def test_oldest_installs_the_listed_versions_and_nothing_else(
     checkout: Path, tmp_path: Path
 ) -> None:
