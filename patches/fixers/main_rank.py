@@ -26,7 +26,7 @@ from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 HELPERS = ("utils/train_utils.py",)
 FILE_OPERATIONS = (
     *("shutil.copy", "shutil.copy2", "shutil.copytree", "shutil.move", "shutil.rmtree"),
-    *("os.mkdir", "os.remove", "os.rename", "os.replace", "os.unlink"),
+    *("os.mkdir", "os.remove", "os.rename", "os.replace", "os.symlink", "os.unlink"),
 )
 _ARGUMENTS = {"mode", "encoding", "errors", "newline"}
 FILE = "outfile"
@@ -54,9 +54,22 @@ def _file_operations(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     ours writes atomically, only goes to it.
     """
     yield from renamed("copyfile", "shutil.copyfile")(source, train)
-    for call in calls(source, train, *FILE_OPERATIONS):
+    for call in source.calls(train):
+        if not (source.resolves(call.func, *FILE_OPERATIONS) or _makes_folder(source, call)):
+            continue
         if not any(name.value == VIDEOS for arg in call.args for name in walk(arg, cst.Name)):
             yield wrap(source, call.func, "main_rank_only")
+
+
+def _makes_folder(source: Source, call: cst.Call) -> bool:
+    """Return whether it is `os.makedirs(path)` or `Path(path).mkdir()`, which fail where another
+    rank was first; with `exist_ok=True` they do not.
+    """
+    is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value == "mkdir"
+    makes = source.resolves(call.func, "os.makedirs") or (
+        is_method and any(calls(source, call.func.value, "pathlib.Path"))
+    )
+    return makes and dotted(argument(call, 2, "exist_ok")) != "True"
 
 
 def _written(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
@@ -138,11 +151,11 @@ FIXERS = {
         "files",
         TRAIN_SCRIPTS,
         _file_operations,
-        "copy files with DDPUtils.copyfile, and let one rank move and remove: "
+        "copy files with DDPUtils.copyfile, and let one rank move, remove and make directories: "
         "DDPUtils.main_rank_only(shutil.move)(...)",
         within="def train",
         done=("copyfile", "main_rank_only"),
-        missing="train() copies, moves and removes no file",
+        missing="train() copies, moves and removes no file, and makes no directory",
     ),
     # last.pth to last_bak.pth: what other ranks would copy is not there yet.
     "helper_copies": Fixer(

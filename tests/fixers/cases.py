@@ -79,7 +79,16 @@ def save_model(model, ckpt_path):
         *(
             f"import os\nimport shutil\n@@\n{TRAIN}    if os.path.exists(a):\n"
             f"        <<{name}|DDPUtils.main_rank_only({name})>>(a)  # results\n"
-            for name in ("shutil.copytree", "os.remove")
+            for name in ("shutil.copytree", "os.remove", "os.makedirs", "os.symlink")
+        ),
+        *(
+            f"import os\nfrom pathlib import Path\n@@\n{TRAIN}    if not os.path.exists(a):\n"
+            f"        <<{name}|DDPUtils.main_rank_only({name})>>({arguments})\n"
+            for name, arguments in (
+                ("os.makedirs", "a, 0o755, exist_ok=False"),
+                ("Path(a).mkdir", "parents=True"),
+                ('(Path(a) / "plots").mkdir', ""),
+            )
         ),
     ],
     "cuda_device": [
@@ -420,6 +429,9 @@ UNTOUCHED = {
     },
     "copyfile": {
         "outside train": f"import shutil\nshutil.copyfile(a, b)\n{TRAIN}    pass\n",
+        "directories that may exist": f"import os\nimport pathlib\n{TRAIN}"
+        "    os.makedirs(a, exist_ok=True)\n    os.makedirs(a, 0o755, True)\n"
+        "    pathlib.Path(a).mkdir(parents=True, exist_ok=True)\n    env.mkdir(a)\n",
         "videos, which only the main rank has": f"import os\n{TRAIN}    os.remove(video_paths[e])\n"
         "    os.listdir(a)\n",
     },
