@@ -6,23 +6,28 @@ success.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import calls, unrecognised
+from robomimic_ddp.patches.edits import calls, definition, run_epoch_calls, unrecognised
 from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
+from robomimic_ddp.patches.host.training_files import TRAIN
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
+from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 _TRAINS_NOTHING = {*sys.stdlib_module_names, "builtins", "h5py", "numpy", "torch", "wandb"}
 """Packages of which nothing that main() calls is the training."""
+_TRAINING = re.compile(r"\btrain\w*$|\b[Tt]rainer\.")
+"""How a call that trains a policy is named, if no function of the file: `script.train_mt`."""
 
 
 def find(source: Source, main: cst.FunctionDef) -> list[Found]:
     """`raise` becomes the last line of each handler of every error in `main`, where the training
-    may be what fails: a host's way around a missing git or wandb stays.
+    is what fails: a host's way around a missing git or wandb stays.
     """
     edits, done = [], []
     for handler in _handlers_of_training(source, main):
@@ -46,10 +51,41 @@ def find(source: Source, main: cst.FunctionDef) -> list[Found]:
 
 
 def _handlers_of_training(source: Source, main: cst.FunctionDef) -> Iterator[cst.ExceptHandler]:
-    for attempt in walk(main, cst.Try):
-        called = (name for call in walk(attempt.body, cst.Call) for name in source.names(call.func))
-        if not all("." in name and name.split(".")[0] in _TRAINS_NOTHING for name in called):
-            yield from attempt.handlers
+    """Yield the handlers around the training; where no call in `main` is known to be that, those
+    around each call that may be.
+    """
+    attempts = list(walk(main, cst.Try))
+    training = [attempt for attempt in attempts if _trains(source, attempt.body)]
+    if not training and not _trains(source, main):
+        training = [attempt for attempt in attempts if _may_train(source, attempt.body)]
+    for attempt in training:
+        yield from attempt.handlers
+
+
+def _trains(
+    source: Source, node: cst.CSTNode, entered: frozenset[cst.CSTNode] = frozenset()
+) -> bool:
+    """Return whether the training is called at or under `node`, or in a function of the file that
+    is called there. entered: the functions that need not be looked through again.
+    """
+    if any(run_epoch_calls(node)):
+        return True
+    for call in source.calls(node):
+        name = dotted(call.func)
+        function = definition(source, f"def {name}") if name else None
+        if function is None:
+            if any(map(_TRAINING.search, source.names(call.func))):
+                return True
+        elif name == TRAIN or (
+            function not in entered and _trains(source, function, entered | {function})
+        ):
+            return True
+    return False
+
+
+def _may_train(source: Source, body: cst.BaseSuite) -> bool:
+    called = (name for call in walk(body, cst.Call) for name in source.names(call.func))
+    return not all("." in name and name.split(".")[0] in _TRAINS_NOTHING for name in called)
 
 
 def _catches_all(source: Source, handler: cst.ExceptHandler) -> bool:

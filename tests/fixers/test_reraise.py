@@ -99,3 +99,59 @@ def test_leaves_a_way_around_what_is_not_the_training():
         for last in ("", "        raise\n")
     )
     check_edit("reraise", before, after)
+
+
+AROUND = """    try:
+        commit = {}
+    except Exception:
+        commit = None
+"""
+SCRIPT = """import git
+import setproctitle
+import robomimic.utils.train_utils as TrainUtils
+from robomimic.scripts.train import train as fit
+import robomimic_ddp.api as DDPUtils
+
+
+def setup_logging():
+    return git.Git()
+
+
+def train_by_hand(config):
+    TrainUtils.run_epoch(config)
+
+
+def run(config):
+    fit(config)
+
+
+@DDPUtils.entry_point(api_version=1)
+def main(args):
+{around}    try:
+        {call}
+    except Exception:
+        print(1)
+{last}"""
+
+
+@pytest.mark.parametrize("call", ["fit(1)", "train_by_hand(1)", "run(1)", "trainer.fit()"])
+def test_only_handlers_around_the_training_raise(call):
+    around = "".join(
+        AROUND.format(value)
+        for value in (
+            'git.Repo(".").head.commit.hexsha',
+            'setproctitle.setproctitle("robomimic")',
+            "setup_logging()",
+            "TrainUtils.get_exp_dir(args)",
+        )
+    )
+    before, after = (
+        SCRIPT.format(around=around, call=call, last=last) for last in ("", "        raise\n")
+    )
+    check_edit("reraise", before, after)
+
+
+def test_a_way_around_may_leave_the_function_where_the_training_is_in_no_handler():
+    text = "import git\n\n\ndef main(args):\n{}    train(args)\n"
+    way = AROUND.format("git.Repo()") + "        return\n"
+    check_untouched("reraise", text.format(way))
