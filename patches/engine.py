@@ -60,7 +60,8 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
             reason = fixer.absent or f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
-        called = frozenset(use.name for use in uses if use.file == path and not use.in_base)
+        rollouts = (use for use in uses if use.fixer == "rollouts" and not use.in_base)
+        called = frozenset(use.name for use in rollouts if use.file == path)
         outcomes, patch = patch_file(
             path, host.read(path) or b"", chosen, host.traits, called, _training(trainers, path)
         )

@@ -8,6 +8,7 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import decorate, definition, unrecognised
 from robomimic_ddp.patches.host.hosts import READS_RLDS, TRAIN_SCRIPTS
+from robomimic_ddp.patches.host.training_files import ROLLOUTS, acts
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.syntax.source import Source, walk
 
@@ -57,8 +58,9 @@ def _on_rollouts(source: Source, module: cst.Module) -> Iterator[Found]:
     """
     named = {node.name.value: node for node in module.body if isinstance(node, cst.FunctionDef)}
     for name, node in named.items():
-        acts = "policy" in {param.name.value for param in walk(node.params, cst.Param)}
-        if name.endswith("rollout_with_stats") or name in source.called and acts:
+        parameters = {param.name.value for param in walk(node.params, cst.Param)}
+        is_called = name in source.called or name.endswith(ROLLOUTS)
+        if is_called and acts(name, parameters):
             yield decorate(source, node, "rollouts")
 
 

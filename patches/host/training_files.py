@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS, Host
@@ -26,6 +26,8 @@ from robomimic_ddp.patches.syntax.python import (
 TRAIN_UTILS = "utils/train_utils.py"
 HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model"}
 """Functions that a training function calls, and the fixer of each; `_fixer` knows further kinds."""
+ROLLOUTS = "rollout_with_stats"
+"""How a function's name ends that runs rollouts, whoever calls it."""
 TRAIN = "train"
 CONFIG_DEVICE = ["config", "device"]
 """The first parameters of a training function that can be patched."""
@@ -191,15 +193,19 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
         target = resolved(node.func, names)
         if target:
             for owner in (host, host.base) if host.is_built_on_robomimic else (host,):
-                file = _definition(owner, target) if owner is not None else None
-                if file is not None:
-                    yield Use(script, node.lineno, last, fixer, file, owner is not host)
+                defined = _definition(owner, target) if owner is not None else None
+                if defined is not None:
+                    file, function = defined
+                    if _needs(fixer, function):
+                        yield Use(script, node.lineno, last, fixer, file, owner is not host)
                     break
             else:
                 if fixer != "rollouts":
                     yield Use(script, node.lineno, last, fixer, None)
-        elif name == last and _defines(tree, last):
-            yield Use(script, node.lineno, last, fixer, script)
+        elif name == last:
+            function = _function(tree, last)
+            if function is not None and _needs(fixer, function):
+                yield Use(script, node.lineno, last, fixer, script)
 
 
 def _fixer(name: str) -> str:
@@ -209,16 +215,29 @@ def _fixer(name: str) -> str:
     return "rollouts" if "rollout" in name.lower() else HELPERS.get(name, "")
 
 
-def _definition(host: Host, target: str) -> str | None:
-    """Return the file that defines "robomimic.utils.helpers.get_exp_dir", through imports of it."""
+def _needs(fixer: str, function: ast.FunctionDef) -> bool:
+    """Return whether the fixer edits `function`: not all with such a name run rollouts
+    (`make_rollout_envs`).
+    """
+    return fixer != "rollouts" or acts(function.name, _parameters(function))
+
+
+def acts(name: str, parameters: Collection[str]) -> bool:
+    """Return whether a function that a training function calls runs rollouts: it has a policy."""
+    return name.endswith(ROLLOUTS) or "policy" in parameters
+
+
+def _definition(host: Host, target: str) -> tuple[str, ast.FunctionDef] | None:
+    """Return what "robomimic.utils.helpers.get_exp_dir" is, through imports of it, and its file."""
     for _ in range(_MOST_STEPS):
         module, _, name = target.rpartition(".")
         path = _file(host, module)
         if path is None:
             return None
         tree = parsed(host.read(path))
-        if _defines(tree, name):
-            return path
+        function = _function(tree, name)
+        if function is not None:
+            return path, function
         target = aliases(tree, _package(host, path)).get(name, "")
     return None
 
@@ -254,5 +273,10 @@ def _is_function(node: ast.stmt, name: str) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == name
 
 
-def _defines(tree: ast.Module, name: str) -> bool:
-    return any(_is_function(node, name) for node in tree.body)
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """Return the function of that name at top level: the last one, as Python sees it."""
+    last = None
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            last = node
+    return last

@@ -47,7 +47,7 @@ class Edit:
 
 class Source:
     """A parsed file. `path` is relative to the package folder; `traits` are the host's, `called`
-    the functions of this file that the host's training functions call.
+    the functions of this file that the host's training functions call to run rollouts.
     """
 
     def __init__(

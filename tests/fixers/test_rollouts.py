@@ -10,6 +10,7 @@ from tests.patches.support import SMALL_HOST, append, examine, write_host
 
 UTILS = "utils/train_utils.py"
 PARALLEL = "\n\ndef rollout_parallel(policy, envs, horizon):\n    pass\n"
+CALL = "loader=train_loader)\n"
 
 
 @pytest.fixture
@@ -60,3 +61,32 @@ def test_what_only_helpers_call_is_left(host):
     append(host / UTILS, PARALLEL)
     outcomes = [one.outcome for one in examine(host).findings if one.fixer.name == "rollouts"]
     assert [type(outcome) for outcome in outcomes] == [NotPresent]
+
+
+@pytest.mark.parametrize("file", ["utils/env_utils.py", "scripts/train.py"])
+def test_a_helper_without_a_policy_runs_no_rollouts(host, file):
+    module = file.removesuffix(".py").replace("/", ".")
+    name = "make_rollout_envs" if file == "scripts/train.py" else "Of.make_rollout_envs"
+    imported = "" if file == "scripts/train.py" else f"import robomimic.{module} as Of\n"
+    script = SMALL_HOST["scripts/train.py"].replace(CALL, f"{CALL}        {name}({{}})\n")
+    (host / "scripts/train.py").write_text(imported + script)
+    append(host / file, "\n\ndef make_rollout_envs(config):\n    pass\n")
+    examination = examine(host)
+    assert not examination.blocked, examination.problems
+    assert b"DDPUtils.rollouts" not in b"".join(patch.after for patch in examination.patches)
+
+
+def test_a_helper_that_acts_under_another_name_is_an_error(host):
+    script = SMALL_HOST["scripts/train.py"].replace(CALL, f"{CALL}        rollout_all(model)\n")
+    (host / "scripts/train.py").write_text(f"from robomimic.utils import rollout_all\n{script}")
+    (host / "utils/__init__.py").write_text("from .play import play as rollout_all\n")
+    append(host / "utils/play.py", PARALLEL.replace("rollout_parallel", "play"))
+    assert examine(host).blocked
+
+
+def test_other_helpers_with_a_policy_run_no_rollouts(host):
+    utils = host / UTILS
+    utils.write_text(utils.read_text().replace("run_epoch(model, ", "run_epoch(policy, "))
+    append(utils, PARALLEL)
+    (patch,) = (patch for patch in examine(host).patches if patch.path == UTILS)
+    assert b"DDPUtils.rollouts" not in patch.after
