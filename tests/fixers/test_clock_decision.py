@@ -16,6 +16,11 @@ TRAIN = "def train(config, device):\n    last = time.time()\n"
         "seconds = time.time() - last",
         "check = epoch % config.every_n_epochs == 0",
         "if config.every_n_seconds is not None:\n        pass",
+        "spent = 0\n    spent += time.time() - last\n    log(spent / 60)",
+        "hours: float = (time.time() - last) / 3600\n    log(hours)\n    if config.hours > 1:\n"
+        "        pass",
+        "minutes = int((time.time() - last) // 60)\n    rest = minutes % 60\n"
+        "    log(rest if rest > 9 else f'0{rest}')",
     ],
 )
 def test_leaves_times_that_decide_nothing(body):
@@ -41,14 +46,27 @@ FIRST = ("every", "not should_save", "config.save.enabled and due", "f(config)")
         "spent = time.time() - last\n    due = <<|DDPUtils.agree(>>spent > limit<<|)>>",
         "while <<|DDPUtils.agree(>>time.monotonic() < limit<<|)>>:\n        pass",
         "if config.a and(<<|DDPUtils.agree(>>time.time() - last > limit<<|)>>):\n        pass",
+        "spent += time.time() - last\n    if <<|DDPUtils.agree(>>spent > limit<<|)>>:\n"
+        "        pass",
+        "spent: float = time.time() - last\n"
+        "    due: bool = <<|DDPUtils.agree(>>spent > limit<<|)>>",
+        "spent = time.time() - last\n    total += spent\n    hours = round(total) / 3600\n"
+        "    if <<|DDPUtils.agree(>>hours >= limit<<|)>>:\n        pass",
+        "spent = datetime.datetime.utcnow() - begun\n    hours = spent.total_seconds() / 3600\n"
+        "    if <<|DDPUtils.agree(>>hours > limit<<|)>>:\n        pass",
+        "if <<|DDPUtils.agree(>>timeit.default_timer() > end<<|)>>:\n        pass",
+        "if <<|DDPUtils.agree(>>time.process_time() > end<<|)>>:\n        pass",
+        "late = <<|DDPUtils.agree(>>time.time() > end<<|)>>\n    if late == True:\n        pass",
     ],
     ids=[
         *("the checkpoint every n seconds", *FIRST),
         *("if", "elif", "through a variable", "while", "after and"),
+        *("added up", "annotated", "computed from it", "a timedelta"),
+        *("timeit", "time of the CPU", "the decision is compared"),
     ],
 )
 def test_decisions_are_agreed_on(body):
-    check_marked("clock_decision", f"import time\n@@\n{TRAIN}    {body}\n")
+    check_marked("clock_decision", f"import datetime, time, timeit\n@@\n{TRAIN}    {body}\n")
 
 
 def test_says_so_where_the_decision_is_inside_a_call():
