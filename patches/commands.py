@@ -9,6 +9,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError, UsageError
 from robomimic_ddp.patches import record, report
@@ -189,7 +190,8 @@ def _revert(args: argparse.Namespace) -> int:
     host = lone_scripts.find_host(args.path)
     record.clean(host)
     is_recorded = (host.package / record.NAME).exists()
-    reverted = record.revert(host, args.force)
+    is_script = args.path is not None and Path(args.path).expanduser().is_file()
+    reverted = record.revert(host, args.force, only=host.scripts if is_script else None)
     for name in reverted.restored:
         print_clean(f"restored {host.package / name}")
     for name in reverted.removed:
@@ -199,7 +201,8 @@ def _revert(args: argparse.Namespace) -> int:
     if not is_recorded:
         say(f"{host.package}: nothing to do, there is no record of an apply here ({record.NAME}).")
     elif not (reverted.restored or reverted.removed):
-        say(f"{host.package}: every file is as it was before apply; the record was removed.")
+        state = "every file is as it was before apply; the record was removed"
+        say(f"{host.package}: {f'{host.name} is as it was before apply' if is_script else state}.")
     return EXIT_DONE
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -82,14 +82,17 @@ def changes(examination: Examination) -> list[Change]:
     return writes
 
 
-def revert(host: Host, force: bool = False) -> Reverted:
-    """Give back the bytes of every recorded file, and remove the added ones and the record. Raises
-    PatchError naming files edited since the apply; with `force` they are kept as `<file>.edited`.
+def revert(host: Host, force: bool = False, only: Container[str] | None = None) -> Reverted:
+    """Give back the bytes of every recorded file (or those in `only`), and remove the added ones
+    and, once no other file needs it, the record. Raises PatchError naming files edited since the
+    apply; with `force` they are kept as `<file>.edited`.
     """
     record = host.read(NAME)
-    entries = load(host.package)
+    recorded = load(host.package)
+    entries = {name: item for name, item in recorded.items() if only is None or name in only}
     if not entries:
         _require_no_edits(host)
+    others = {name: item for name, item in recorded.items() if name not in entries}
     contents = {name: host.read(name) for name in entries}
     edited = [name for name, entry in entries.items() if entry.is_edited(contents[name])]
     if edited and not force:
@@ -110,7 +113,8 @@ def revert(host: Host, force: bool = False) -> Reverted:
             (removed if entry.original is None else restored).append(name)
             changes.append(Change(host.target(name), current, entry.original))
     if entries:
-        write_all([*changes, Change(host.package / NAME, record, None)])
+        left = _dump(others) if others else None
+        write_all([*changes, Change(host.package / NAME, record, left)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
 
 

@@ -47,6 +47,26 @@ def test_scripts_of_one_folder_are_one_host(checkout):
     assert find_host(str(checkout)).scripts == ("train.py", "train_again.py")
 
 
+def test_revert_of_one_script_leaves_the_others_of_its_folder(checkout, installed, command):
+    first = checkout / PLACE
+    second = first.with_name("train_again.py")
+    second.write_text(SCRIPT)
+    before = snapshot(checkout)
+    assert command("apply", checkout)[0] == 0
+    edited = second.read_bytes()
+    assert command("revert", first)[0] == 0
+    assert (first.read_text(), second.read_bytes()) == (SCRIPT, edited)
+    code, out, _ = command("revert", first)
+    assert code == 0 and "train.py is as it was before apply" in " ".join(out.split())
+    first.write_bytes(edited)  # by git, say
+    code, _, err = command("revert", first)
+    assert code == 1 and "no record of the original files" in " ".join(err.split())
+    first.write_text(SCRIPT)
+    assert "1 file edited" in command("status", second)[1]
+    assert command("revert", second)[0] == 0
+    assert snapshot(checkout) == before
+
+
 @pytest.mark.bad_input
 @pytest.mark.timeout(20)
 def test_empty_lines_take_no_time(checkout):
