@@ -469,6 +469,7 @@ def test_the_folder_of_the_runs_is_printed(launch, config):
     [
         ("train_rlds", [], "/data/7/e-7"),
         ("train_rlds", ["train.seed=8", "experiment.name=f-${train.seed}"], "/data/8/f-8"),
+        ("train_rlds", ["experiment.name=20240101_12"], "/data/7/20240101_12"),
         ("train_rlds", ["debug=true"], "/scratch/tmp_trained_models/e-7"),
         ("train", [], "/data/${train.seed}/e-${train.seed}"),
         ("train", ["--name", "f", "--resume"], "/data/${train.seed}/f"),

@@ -54,6 +54,36 @@ def test_load_from_is_a_path_and_no_yaml(name, cfg, tmp_path, monkeypatch):
         assert (config.train.batch_size, config.train.num_epochs) == (3, 3)
 
 
+@pytest.mark.parametrize("name", ["20240101", "20240101_12", "0712", "1e3", "12:30", "on"])
+def test_a_text_that_looks_like_a_number_is_kept_as_typed(name, cfg):
+    folder = "train.output_dir=/runs/${experiment.name}"
+    config = build(cfg(ddp={"lr_scaling": "sqrt"}), f"experiment.name={name}", folder)
+    assert (config.experiment.name, config.train.output_dir) == (name, f"/runs/{name}")
+    assert notes_of(config).file_options == {"lr_scaling": "sqrt"}
+    assert build(cfg(), f'experiment.name="{name}"').experiment.name == name
+
+
+def test_null_and_words_for_what_is_no_text_are_read_as_before(cfg):
+    key = "train.hdf5_filter_key"  # the host's default is null
+    assert build(cfg(), "experiment.name=null").experiment.name is None
+    assert build(cfg(), f"{key}=20").train.hdf5_filter_key == 20
+    of_file = cfg(train={"hdf5_filter_key": "train"})
+    for word, value in (("020", "020"), ("null", None), ("false", False)):
+        assert build(of_file, f"{key}={word}").train.hdf5_filter_key == value
+    config = build(cfg(), "experiment.name=1", "experiment.name=e", "train.seed=012")
+    assert (config.experiment.name, config.train.seed) == ("e", 10)
+
+
+def test_a_word_inside_a_list_of_the_file_names_the_list(cfg):
+    with pytest.raises(ConfigError) as refused:
+        build(cfg(train={"data": [{"path": "a"}]}), "train.data.0.path=b")
+    text = str(refused.value)
+    assert text.startswith("found train.data.0.path, but train.data is a list in the config file")
+    assert "'train.data=[...]'" in text and "dollar" not in text
+    with pytest.raises(ConfigError, match=r"found train=\[1\], but train is a section in the con"):
+        build(cfg(), "train=[1]")
+
+
 def test_no_file_may_be_said():
     assert dotlist.parse_dotlist(["load_from=null"]) == {"load_from": None}
     assert dotlist.parse_dotlist(["load_from="]) == {"load_from": None}

@@ -14,7 +14,7 @@ from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import machine, options, paths, tree
 from robomimic_ddp.config.host import host_config
-from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist
+from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist, restore_text
 from robomimic_ddp.config.host.json_config import read_json, refuse_resolvers
 from robomimic_ddp.config.launch_env import OPTION_PREFIX, option_texts
 from robomimic_ddp.distributed import rendezvous
@@ -24,6 +24,9 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 
 _HOSTS_DEBUG_FOLDER = Path("/tmp/tmp_trained_models")
 """Where robomimic's train.py, and those of its forks, write the runs of --debug."""
+
+_TEXTS = {"experiment.name", "train.output_dir"}
+"""Keys that are text in every host, whatever number is typed."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,10 @@ def runs_folder(settings: Settings) -> Path | None:
         refuse_resolvers(config, settings.config)
         if any(_chooses_section(word, config) for word in words):
             return None
-        config = host_config.merged(config, parse_dotlist([w for w in words if "=" in w]))
+        words = [word for word in words if "=" in word]
+        overrides = parse_dotlist(words)
+        restore_text(overrides, words, lambda key, _: key in _TEXTS)
+        config = host_config.merged(config, overrides)
         name, is_short, folder = None, config.get("debug"), host_config.debug_folder()
     else:
         name, debug = _flag(words, "--name"), _flag(words, "--debug")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import BaseLoader, YAMLError, load
 
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import ConfigError
 
 FILE = "load_from="
@@ -60,6 +61,23 @@ def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
         path = paths[-1][len(FILE) :]
         values[FILE[:-1]] = None if path in ("", "null") else path
     return values
+
+
+def restore_text(values: dict, words: Sequence[str], is_text: Callable[[str, Any], bool]) -> bool:
+    """Put the text that was typed into `values` (of `parse_dotlist(words)`, in place) where YAML
+    has read a number or a switch and `is_text(key, value)`: names may be dates. Returns whether
+    anything was replaced.
+    """
+    replaced = False
+    texts = {key: text for key, _, text in (word.partition("=") for word in words)}
+    for key, text in texts.items():
+        prefix, _, name = key.rpartition(".")
+        section = tree.at(values, prefix) if prefix else values
+        value = section.get(name) if isinstance(section, dict) else None
+        if isinstance(value, (bool, int, float)) and is_text(key, value):
+            section[name] = load(text, BaseLoader)  # without quotes and comments
+            replaced = True
+    return replaced
 
 
 _removed: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=())

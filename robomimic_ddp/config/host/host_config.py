@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
 
 from robomimic_ddp.config import launch_env, options, paths, tree
 from robomimic_ddp.config.host import dotlist, host_config_check, json_config
@@ -109,6 +115,9 @@ def build_config(arguments: Sequence[str]) -> Any:
     json_config.require_registered(algo_name, config_factory)
     config = config_factory(algo_name)
     _take_options(config, settings)
+    if dotlist.restore_text(overrides, arguments, partial(_is_text, config, of_file)):
+        settings = merged(of_file, overrides)
+        settings.pop("ddp", None)
     host_config_check.require_known(config, settings, of_file=of_file)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
     with config.values_unlocked():
@@ -117,6 +126,16 @@ def build_config(arguments: Sequence[str]) -> Any:
         _shorten(config)
     config.lock()
     return config
+
+
+def _is_text(config: Any, of_file: Mapping, key: str, value: Any) -> bool:
+    """Return whether the host's default at `key` is text, or is null or missing and a number would
+    replace a text of the file.
+    """
+    default = tree.at(config, key)
+    if default is None:
+        return tree.is_number(value) and isinstance(tree.at(of_file, key), str)
+    return isinstance(default, str)
 
 
 def config_of_job(
@@ -148,18 +167,41 @@ def checked_options(
 
 def merged(settings: Mapping, overrides: Mapping) -> dict:
     """`overrides` over `settings`, references such as ${train.seed} filled in. Raises ConfigError
-    for a reference to a key that neither has.
+    for a reference to a key that neither has, and for an override inside a list.
     """
     try:
         return OmegaConf.to_container(OmegaConf.merge(settings, overrides), resolve=True)
     except OmegaConfBaseException as error:
-        values = [item for layer in (overrides, settings) for item in tree.named(layer)]
-        keys = [key for key, value in values if isinstance(value, str) and "${" in value]
-        raise ConfigError(
-            f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
-            f"(in {', '.join(keys[:3]) or 'a value'}) is a reference to another key; write \\${{ "
-            "for the characters themselves."
-        ) from error
+        for conflict in _list_conflicts(settings, overrides):
+            raise ConfigError(conflict) from error
+        hint = ""
+        if isinstance(error, (InterpolationResolutionError, GrammarParseError)):
+            values = [item for layer in (overrides, settings) for item in tree.named(layer)]
+            keys = [key for key, value in values if isinstance(value, str) and "${" in value]
+            hint = (
+                f"\nText with a dollar sign and a brace (in {', '.join(keys[:3]) or 'a value'}) is "
+                "a reference to another key; write \\${ for the characters themselves."
+            )
+        raise ConfigError(f"the settings could not be put together: {error}{hint}") from error
+
+
+def _list_conflicts(settings: Mapping, overrides: Mapping) -> Iterator[str]:
+    """Yield a message for each key of `overrides` inside a list of `settings`, such as
+    train.data.0.path, and for each list in place of a section.
+    """
+    for key, value in tree.named(overrides):
+        if tree.is_list(value) and isinstance(tree.at(settings, key), Mapping):
+            yield (
+                f"found {key}={value!r:.100}, but {key} is a section in the config file. Set one "
+                f"of its keys, as {key}.NAME=VALUE."
+            )
+        for prefix in accumulate(key.split("."), "{}.{}".format):
+            if prefix != key and tree.is_list(tree.at(settings, prefix)):
+                yield (
+                    f"found {key}, but {prefix} is a list in the config file, and what is in a "
+                    f"list cannot be set by its number. Write the complete list, as "
+                    f"'{prefix}=[...]', or change the file."
+                )
 
 
 def _move_misplaced(tree: dict) -> None:
