@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import copy
 import json
 import sys
 from pathlib import Path
@@ -96,6 +98,29 @@ def test_the_config_is_locked_and_holds_no_ddp_section(cfg):
     notes = notes_of(config)
     assert notes.file_options == {"lr_scaling": "sqrt"}
     assert notes.command_line_options == {"verify": False, "lr_scaling": "linear"}
+
+
+@pytest.mark.parametrize("kind", ["deepcopy", "Config"])
+def test_a_copy_of_a_hosts_config_has_the_options_of_its_file(kind):
+    """Such as those of forks that change a few values in a copy for each of several runs."""
+    robomimic_config = pytest.importorskip("robomimic.config")
+    copied = {"deepcopy": copy.deepcopy, "Config": robomimic_config.config.Config}[kind]
+
+    def prepared(section):
+        settings = {"algo_name": "bc", **section}
+        return host_config.prepare_config(robomimic_config.config_factory("bc"), settings)
+
+    def scaling(config):
+        return host_config.options_of(config, {}).values.lr_scaling
+
+    def read_both():
+        first = prepared({"ddp": {"lr_scaling": "sqrt"}})
+        copies = scaling(copied(first)), scaling(copied(copied(first)))
+        second = prepared({})
+        return *copies, scaling(first), scaling(second), scaling(copied(second))
+
+    expected = ("sqrt", "sqrt", "sqrt", "none", "none")
+    assert contextvars.copy_context().run(read_both) == expected
 
 
 def test_the_command_lines_learning_rate_is_known(cfg):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -44,6 +45,10 @@ _NOTES = "__robomimic_ddp_notes"
 _LEARNING_RATE = "learning_rate.initial"
 
 
+_latest_section: ContextVar[Mapping[str, Any] | None] = ContextVar("robomimic_ddp_section")
+"""The section "ddp" of the file that `prepare_config` was given last."""
+
+
 @dataclass(frozen=True)
 class Notes:
     """Our options from the config file's `ddp` section and from the command line, and the keys of
@@ -61,9 +66,14 @@ def attach_notes(config: Any, notes: Notes) -> None:
 
 
 def notes_of(config: Any) -> Notes:
-    """Return the notes of `attach_notes`; without them, those of this process's command line."""
+    """Return the notes of `attach_notes`. A config without them has those of this process's command
+    line and of the latest file: hosts copy the config that `prepare_config` has returned, and a
+    copy has its items only.
+    """
     notes = getattr(config, "__dict__", {}).get(_NOTES)
-    return Notes({}, dotlist.options(), dotlist.keys()) if notes is None else notes
+    if notes is None:
+        notes = Notes(_latest_section.get(None) or {}, dotlist.options(), dotlist.keys())
+    return notes
 
 
 def options_of(
@@ -245,6 +255,7 @@ def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False
     prints their names.
     """
     _take_options(config, external)
+    _latest_section.set(notes_of(config).file_options)
     added: list[str] | None = [] if new_keys else None
     host_config_check.require_known(config, external, new_keys=added)
     if added and launch_env.read_launch_env().rank == 0:
