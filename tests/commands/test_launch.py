@@ -503,6 +503,33 @@ def test_the_folder_of_the_runs_may_be_the_hosts_affair(module, words, launch, c
     assert code == 0 and "runs: " not in out and not err
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "added"),
+    [
+        ("cfg.yaml", "ddp:\n  lr_scaling: sqrt  # measured\ntrain: {output_dir: /data}\n", {}),
+        ("cfg.yaml", "ddp: {verify: false}\n", LINEAR),
+        ("cfg.yaml", "base: &base {seed: 1}\ntrain: *base\n", LINEAR),
+        ("cfg.json5", "// ours\n{algo_name: 'x',}\n", LINEAR),
+        ("cfg", '{"ddp": {"lr_scaling": "none"}}', {}),
+    ],
+)
+def test_a_config_that_only_its_host_reads(name, text, added, printed, launch, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    assert printed("--module", "lab.train", path=path)[1] == added
+    words = ("--config", path, "--dry-run", "--module")
+    assert "runs: " not in launch(*words, "lab.train")[1]
+    if "." in name:  # robomimic_ddp reads the file of load_from
+        assert "could not be read as JSON" in launch(*words, "lab.train_rlds")[2]
+
+
+@pytest.mark.bad_input
+def test_a_config_of_another_kind_that_is_absent(launch, tmp_path):
+    words = ("--config", tmp_path / "cfg.yaml", "--dry-run", "--module", "lab.train")
+    code, _, err = launch(*words)
+    assert code == 1 and "cfg.yaml: no such file" in err
+
+
 @pytest.mark.bad_input
 def test_a_reference_to_nothing_is_refused_before_ranks_start(launch, config):
     path = config(experiment={"name": "${train.sed}"})

@@ -100,6 +100,8 @@ def test_the_dot_list_is_read_before_torch(words, said, started):
 def test_the_flags_of_the_hosts_script_are_read_before_torch(started, start, host_copy):
     done = start(host_copy, "-m", TRAIN, "--config", "no.json")
     assert done.returncode == 1 and "--config no.json: no such file" in done.stderr, done
+    done = start(host_copy, "-m", TRAIN, "--config", "no.yaml")
+    assert done.returncode == 1 and "--config no.yaml: no such file" in done.stderr, done
     done = started(TRAIN, "train.num_epochs=5")
     assert done.returncode == 1 and "reads the host's keys only from --config" in done.stderr
 
@@ -115,6 +117,12 @@ def test_a_wrong_variable_is_shown_before_torch(started):
 @pytest.mark.parametrize("module", [TRAIN, TRAIN_RLDS])
 def test_without_a_mistake_the_training_begins(module, started):
     done = started(module, "ddp.lr_scaling=sqrt")
+    assert (done.returncode, done.stderr) == (3, f"torch {IMPORTED}\n")
+
+
+def test_a_config_in_yaml_is_left_to_a_host_that_reads_it(start, host_copy, tmp_path):
+    (tmp_path / "cfg.yaml").write_text("algo_name: bc\n")
+    done = start(host_copy, "-m", TRAIN, "--config", "cfg.yaml")
     assert (done.returncode, done.stderr) == (3, f"torch {IMPORTED}\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -32,3 +33,24 @@ def test_a_file_copies_nothing_of_the_environment(text, is_computed, monkeypatch
     with expected or nullcontext():
         json_config.refuse_resolvers(settings, "config.json")
     assert is_computed or "found" not in OmegaConf.create(settings).value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "refused"),
+    [
+        ("cfg.yaml", "algo_name: bc  # or another\n", None),
+        ("cfg.json5", "{algo_name: 'bc',}", None),
+        ("cfg.jsonc", "// of the lab\n{}", None),
+        ("cfg", "algo_name: bc\n", None),
+        ("of_a_registry", None, None),
+        ("gone.yaml", None, "gone.yaml: no such file"),
+        ("cfg.json", "algo_name: bc\n", "could not be read as JSON"),
+        ("CFG.JSON", "{}", "found no algo_name"),
+    ],
+)
+def test_a_config_that_is_no_json_file_is_read_by_its_host_alone(name, text, refused, tmp_path):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    arguments = SimpleNamespace(config=str(tmp_path / name), algo="none of them")
+    with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
+        json_config.require_config(arguments, lambda: None)

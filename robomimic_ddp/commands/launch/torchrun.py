@@ -13,7 +13,7 @@ from robomimic_ddp.commands.evaluate import workers
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import machine, options, paths, tree
-from robomimic_ddp.config.host import host_config
+from robomimic_ddp.config.host import host_config, json_config
 from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist, restore_text
 from robomimic_ddp.config.host.json_config import read_json, refuse_resolvers
 from robomimic_ddp.config.launch_env import OPTION_PREFIX, option_texts
@@ -82,9 +82,16 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
     """Return the options of the ranks without the launcher's flags."""
     words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
-    section = read_json(settings.config, "--config ").get("ddp")
+    if _is_left_to_host(settings):
+        section = json_config.read_plain(settings.config).get("ddp")
+    else:
+        section = read_json(settings.config, "--config ").get("ddp")
     section = section if isinstance(section, dict) else {}  # the ranks refuse anything else
     return options.resolve(parse_dotlist(words).get("ddp", {}), option_texts(variables), section)
+
+
+def _is_left_to_host(settings: Settings) -> bool:
+    return not settings.takes_dot_list and json_config.is_left_to_host(settings.config)
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
@@ -103,6 +110,8 @@ def runs_folder(settings: Settings) -> Path | None:
     """Return the folder of the experiment's runs; None if only the host knows it. Raises
     ConfigError.
     """
+    if _is_left_to_host(settings):
+        return None
     config = read_json(settings.config, "--config ")
     words = settings.overrides
     if settings.takes_dot_list:

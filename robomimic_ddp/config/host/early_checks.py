@@ -54,6 +54,8 @@ def _require_config(entry: str, words: Sequence[str]) -> None:
     flags, rest = parser.parse_known_args(list(dotlist.overrides(words)))
     if flags.config is None or "config_factory" not in entry:
         return
+    if json_config.is_left_to_host(flags.config):
+        return
     content = json_config.require_algorithm(flags.config)
     from robomimic.config import config_factory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,9 +27,7 @@ def read_json(path: Any, spelled: str) -> dict:
     try:
         settings = files.read_json(file)
     except FileNotFoundError:
-        raise ConfigError(
-            f"{spelled}{path}: no such file (looked for {file.absolute()})."
-        ) from None
+        raise _absent(path, spelled) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{spelled}{path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
@@ -37,6 +36,36 @@ def read_json(path: Any, spelled: str) -> dict:
             "algo_name."
         )
     return settings
+
+
+def _absent(path: Any, spelled: str) -> ConfigError:
+    looked_for = paths.expanded(path).absolute()
+    return ConfigError(f"{spelled}{path}: no such file (looked for {looked_for}).")
+
+
+def is_left_to_host(path: Any) -> bool:
+    """Return whether --config names something else than a .json file, such as one in YAML, which
+    the host reads in its way. Raises ConfigError if it names a file that does not exist; a name
+    without a suffix may not be that of a file.
+    """
+    file = paths.expanded(path)
+    if file.suffix.lower() == ".json":
+        return False
+    if file.suffix and not os.path.exists(file):
+        raise _absent(path, "--config ")
+    return True
+
+
+def read_plain(path: Any) -> dict:
+    """Return the settings in a file of JSON or plain YAML, whatever its name is; {} for others."""
+    for read in (files.read_json, files.read_yaml):
+        try:
+            settings = read(paths.expanded(path))
+        except (OSError, ValueError):
+            continue
+        if isinstance(settings, dict):
+            return settings
+    return {}
 
 
 def refuse_resolvers(settings: Mapping, path: Any) -> None:
@@ -79,14 +108,16 @@ def require_algorithm(path: Any) -> dict:
 
 
 def require_config(arguments: Any, main: Callable) -> None:
-    """Check the `config`, or `algo`, of the parsed arguments of a host's `main`. Raises
-    ConfigError.
+    """Check the `config`, if it is JSON, or `algo` of the parsed arguments of a host's `main`.
+    Raises ConfigError.
     """
     path, factory = (
         getattr(arguments, "config", None),
         getattr(main, "__globals__", {}).get("config_factory"),
     )
     if isinstance(path, str):
+        if is_left_to_host(path):
+            return
         require_registered(require_algorithm(path)["algo_name"], factory, f"--config {path}: ")
     elif isinstance(getattr(arguments, "algo", None), str):
         require_registered(arguments.algo, factory, "--algo: ")
