@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,11 +18,14 @@ from robomimic_ddp.config.planning import learning_rate, memory_and_disk
 from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.verify import data_fingerprint
 
 _EVERY_BATCH = "step_every_batch"
 _NAMED_SETS = 3
+_RATES = ("initial_lr", "max_lr", "lr")
+"""Where an optimizer's group has the rate that it was made with: schedules change "lr" at once."""
 _SMALL_BYTES = 2 * 10**9
 """What a policy keeps on a GPU fits with DDP below this, and FSDP is not mentioned."""
 
@@ -45,9 +50,9 @@ def fitted(text: str) -> str:
     return "\n".join(line for piece in pieces for line in piece)
 
 
-def lines(run: Any) -> Iterator[str]:
+def lines(run: Any, model: Any = None) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, steps, data, precision and run
-    directory of a `run.Run`, as far as known.
+    directory of a `run.Run` that trains the host's `model`, as far as known.
     """
     yield run.plan.describe(in_parallel=run.trains_in_parallel)
     for pair in dict.fromkeys(run.built.learning_rates):
@@ -55,6 +60,7 @@ def lines(run: Any) -> Iterator[str]:
         chosen = run.settings.sources["lr_scaling"] != "default"
         resumes = run.resume.source is not None and run.resume.source.kind == "state"
         yield learning_rate.describe(*pair, *rules, chosen, resumes)
+    yield from _not_scaled(run, model)
     loader = run.built.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
@@ -70,6 +76,29 @@ def lines(run: Any) -> Iterator[str]:
         yield f"run directory: {run.output.directory}"
         yield from _rollouts(run)
         yield from _disk(run)
+
+
+def _not_scaled(run: Any, model: Any) -> Iterator[str]:
+    """Yield the warning where optimizers of `model` were made with rates that `api.scale_lr` has
+    not returned, and the plan has others than configured.
+    """
+    scaled = [after for _, after in run.built.learning_rates]
+    has_loaded = run.resume.by_host or run.settings.fine_tuning
+    if model is None or run.lr_factor == 1 or (scaled and has_loaded):
+        return  # a checkpoint may have set rates of its run
+    missed = []
+    for name, optimizer in host_algo.named_optimizers(model):
+        values = [group.get(key) for key in _RATES for group in optimizer.param_groups]
+        rates = [float(value) for value in values if value is not None]
+        if rates and not any(math.isclose(*pair, rel_tol=1e-6) for pair in product(rates, scaled)):
+            missed.append(f"{name} (learning rate {rates[0]:g})")
+    if missed:
+        whose = "optimizers" if len(missed) > 1 else "optimizer"
+        yield (
+            f"warning: ddp.lr_scaling={run.plan.lr_scaling} does not reach the {whose} "
+            f"{', '.join(missed)}: a rate that is not read from optim_params is not scaled. Write "
+            "lr=DDPUtils.scale_lr(...) where the optimizer is made"
+        )
 
 
 def _shapes(run: Any) -> Iterator[tuple[str, torch.Size]]:

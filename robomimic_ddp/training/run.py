@@ -76,19 +76,24 @@ class Run:
         """Whether nets are parallel, or optimizers average their gradients over ranks."""
         return bool(self.built.nets) or self.plan.several_ranks
 
-    def scale_lr(self, lr: float) -> float:
-        """Return the learning rate for this plan; remember (before, after) for the printed plan."""
+    @property
+    def lr_factor(self) -> float:
+        """Factor of the configured learning rates, for the nets that are made so far."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(
             p.numel() for net in self.built.nets for p in net.parameters() if p.requires_grad
         )
-        scaled = lr * self.plan.lr_factor(parameters, self.settings.fine_tuning)
+        return self.plan.lr_factor(parameters, self.settings.fine_tuning)
+
+    def scale_lr(self, lr: float) -> float:
+        """Return the learning rate for this plan; remember (before, after) for the printed plan."""
+        scaled = lr * self.lr_factor
         self.built.learning_rates.append((lr, scaled))
         return scaled
 
-    def describe(self) -> str:
-        """Return the block that is printed once before training."""
-        return "\n".join(plan_summary.lines(self))
+    def describe(self, model: Any = None) -> str:
+        """Return the block that is printed once before training of the host's `model`."""
+        return "\n".join(plan_summary.lines(self, model))
 
     def print_beginning(self) -> None:
         """On the main rank: what is known before the host prints anything."""

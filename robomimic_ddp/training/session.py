@@ -214,7 +214,7 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     schedule.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory with the nets by now, and are read once.
     sums = agreement.make_equal(model) if run.plan.several_ranks else None
-    _print_plan(run)
+    _print_plan(run, model)
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
@@ -238,9 +238,9 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
     return verifier, finished
 
 
-def _print_plan(run: _run.Run) -> None:
+def _print_plan(run: _run.Run, model: Any) -> None:
     added_by_max = presets.added_by_max(run.settings)
-    plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(), added_by_max])))
+    plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(model), added_by_max])))
     main_rank.say(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 
 

@@ -152,6 +152,53 @@ def test_what_is_not_known_has_no_line():
     assert kept in scaled.describe()
 
 
+def adam(lr, rates=()):
+    """An optimizer whose schedule begins at nothing, with a group for each further rate."""
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    for rate in rates:
+        group = {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate}
+        optimizer.add_param_group(group)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
+    return optimizer
+
+
+MISSED = "warning: ddp.lr_scaling=linear does not reach the optimizer"
+
+
+@pytest.mark.parametrize(
+    ("rates", "changes", "text"),
+    [
+        ({"policy": [8e-3]}, {}, None),
+        ({"policy": [8e-4, 8e-3]}, {}, None),  # a tenth for the encoder
+        ({"policy": [1e-3]}, {}, f"{MISSED} policy (learning rate 0.001): a rate that is not"),
+        (
+            {"policy": [8e-3], "a": [1e-3], "b": [0.5]},
+            {},
+            f"{MISSED}s a (learning rate 0.001), b (learning rate 0.5): a rate",
+        ),
+        ({"policy": [1e-3]}, {"batch": "global", "ranks": 4}, None),
+        ({"policy": [1e-3]}, {"ranks": 1, "on_node": 1}, None),
+        ({"policy": [1e-3]}, {"lr_scaling": "none"}, None),
+    ],
+)
+def test_optimizers_that_the_scaling_does_not_reach_are_named(rates, changes, text):
+    present = run_of(config(), **{"lr_scaling": "linear", **changes})
+    present.scale_lr(1e-3)
+    optimizers = {name: adam(first, rest) for name, (first, *rest) in rates.items()}
+    plan = present.describe(SimpleNamespace(optimizers=optimizers))
+    assert plan.count("does not reach") == (text is not None) and (text or "") in plan
+
+
+def test_rates_that_a_checkpoint_has_set_are_not_judged():
+    model = SimpleNamespace(optimizers={"policy": adam(1e-3)})
+    for is_scaled in (True, False):
+        present = run_of(config(), lr_scaling="linear")
+        present.resume.by_host = True
+        if is_scaled:
+            present.scale_lr(5e-3)
+        assert (MISSED in present.describe(model)) != is_scaled
+
+
 def test_waiting_for_data_is_worth_a_line():
     log = {"Time_Data_Wait_Share": 0.42}
     assert "ranks waited for data 42% of the epoch's time" in throughput.waiting_note(log, 100)

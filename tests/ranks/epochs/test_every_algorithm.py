@@ -27,11 +27,11 @@ OTHERS = [name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_pol
 def test_two_ranks_prove_that_gradients_are_equal(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker, tmp_path: Any
 ) -> None:
-    """CQL steps its temperature after a plain backward()."""
+    """CQL steps its temperature after a plain backward(). All learning rates are scaled."""
     tuned = {"algo": {"critic": {"target_q_gap": 5.0}}} if variant == "cql" else {}
-    text = require_finished(
-        job(host_ranks, host_copy, tmp_path, config_file(variant, tuned), "none")
-    )
+    added, config = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}, config_file(variant, tuned)
+    text = require_finished(job(host_ranks, host_copy, tmp_path, config, "none", added=added))
+    assert "(x 2); ddp.lr_scaling=linear" in text and "does not reach" not in text
     assert "gradients: " in text and "find_unused_parameters" not in text
     directory = run_directory(tmp_path / "runs")
     outcome = json.loads((directory / "ddp.json").read_text())["outcome"]

@@ -4,7 +4,10 @@ saved as those in `nets` and `optimizers` are.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +17,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import restore_model, state_file
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, host_algo
 from tests.faults.toy_run import BATCH, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
@@ -157,3 +161,27 @@ def test_each_part_counts_once():
     assert [name for name, _ in host_algo.named_optimizers(algo)] == ["policy"]
     assert [name for name, _ in host_algo.named_roots(algo)] == ["nets", "model"]
     assert [name for name, _ in host_algo.parts(algo)] == ["", "agents[0]"]
+
+
+def plan_of(scaling: str) -> str:
+    """Collective: what is printed of an epoch of an algorithm that makes its optimizer itself."""
+    printed = io.StringIO()
+    plants = {
+        "config": lambda job: job.options.update(lr_scaling=scaling),
+        "construction": lambda job: (
+            setattr(job, "algo", OwnLayout()) or setattr(job.algo, "job", job)
+        ),
+    }
+    with swapped(sys, "__stdout__", printed), contextlib.redirect_stdout(printed):
+        train(ToyJob(plants))
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("scaling", ["linear", "none"])
+def test_a_learning_rate_that_is_not_scaled_is_in_the_plan(scaling, ranks):
+    """`launch` asks for `linear`; the host's line has no rate of optim_params."""
+    warning = (
+        "ddp.lr_scaling=linear does not reach the optimizer self.optimizer (learning rate 0.01)"
+    )
+    main, other = ranks.run(plan_of, scaling)
+    assert main.count(warning) == (scaling == "linear") and not other
