@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.files import opened
 from robomimic_ddp.verify.comparison import Different
 from robomimic_ddp.verify.tensor_checksums import digest
@@ -190,8 +191,8 @@ class FirstBatch:
 
     def complaints(self, loader: Any) -> list[str]:
         """Return a line if most of its samples are those that the loader gave in one of its first
-        batches, and some are not. Where most are not, the dataset numbers its samples in another
-        way.
+        batches, and some are not. Where most are not, or a sample that is read again has another
+        index, too, the dataset numbers its samples in another way.
         """
         share = getattr(loader, "share_of_pass", None)
         if share is None or self._index is None or self._index.ndim != 1:
@@ -200,16 +201,34 @@ class FirstBatch:
         batches = [
             share[start : start + count] for start in range(0, _FIRST_BATCHES * count, count)
         ]
-        matches = (batch == self._index for batch in batches if len(batch) == count)
-        best = max(matches, key=sum, default=())
+        batches = [batch for batch in batches if len(batch) == count]
+        if not batches:
+            return []
+        closest = max(batches, key=lambda batch: sum(batch == self._index))
+        best = closest == self._index
         if not max(2, count // 2) <= sum(best) < count:
             return []
         wrong = int(np.flatnonzero(~best)[0])
+        if _has_another_index(getattr(loader, "dataset", None), int(closest[wrong])):
+            return []
         return [
             f"sample {wrong} of the first batch has index {self._index[wrong]}, which is not the "
             f"one that the loader gave ({count - sum(best)} of {count} are not): it was replaced "
             "after the loader. Ranks would train on some samples twice and miss others."
         ]
+
+
+def _has_another_index(dataset: Any, position: int) -> bool:
+    """Return whether the sample at `position` says that it is at another one, as those of datasets
+    in torch's ConcatDataset and Subset do. Reads it, without a change to the random states.
+    """
+    streams = rng.capture()
+    try:
+        return int(dataset[position]["index"]) != position
+    except Exception:  # of the host's code
+        return False
+    finally:
+        rng.restore(streams)
 
 
 def _columns(batch: Any) -> tuple[np.ndarray | None, Any]:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import ConcatDataset
 
 from robomimic_ddp import verify
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.distributed.gradients import parallel
-from tests.faults.toy_run import BATCH, Numbers
+from tests.faults.toy_run import BATCH, Numbers, ToyJob, train
 
 SAMPLES = (8, 9, 24, 96)
 
@@ -86,3 +87,26 @@ def test_no_false_alarm(call, starts, ranks):
     samples = SAMPLES[call % len(SAMPLES)]
     counts = ranks.run(clean_starts, call * starts, starts, samples, timeout=120)
     assert counts == [starts] * 2
+
+
+def joined_datasets() -> int:
+    """Collective: an epoch on two datasets in one, which numbers the samples of each from 0."""
+    wrong: list[int] = []
+
+    def join(job):
+        job.dataset = ConcatDataset([Numbers(), Numbers()])
+
+    def note(batch):
+        wrong.extend(index for index in batch["index"].tolist())
+        return batch
+
+    job = ToyJob({"data": join})
+    job.change_batch = note
+    train(job)
+    share = job.loader.share_of_pass[:BATCH].tolist()
+    return sum(index == position for index, position in zip(wrong, share))
+
+
+def test_samples_that_are_numbered_in_their_own_dataset(ranks):
+    same = ranks.run(joined_datasets)
+    assert any(BATCH // 2 <= count < BATCH for count in same), "else nothing is compared"

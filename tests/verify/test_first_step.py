@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils.data import ConcatDataset, Subset
 
 from robomimic_ddp.verify.data_fingerprint import FirstBatch, TrainedBatches
 from robomimic_ddp.verify.drawn_numbers import DrawnNumbers
@@ -83,6 +84,43 @@ def test_a_sample_that_the_loader_did_not_give(index, wrong):
     assert len(complaints) == (wrong is not None)
     assert wrong is None or complaints[0].startswith(wrong)
     assert first(index).complaints(object()) == []
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples with their index in this dataset, augmented."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"index": index, "shift": torch.rand(1) + np.random.rand()}
+
+
+SHIFTED = [100, 97, 98, 95]
+JOINED = ConcatDataset([Rows(98), Rows(9)])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "share", "index", "is_wrong"),
+    [
+        (JOINED, SHIFTED, [2, 97, 0, 95], False),
+        (Subset(Rows(200), [*range(98), 120, 121, 122]), SHIFTED, [122, 97, 120, 95], False),
+        (JOINED, [2, 97, 98, 95], [2, 7, 0, 95], True),
+        (Rows(101), SHIFTED, [100, 97, 7, 95], True),
+        (object(), SHIFTED, [2, 97, 0, 95], True),
+    ],
+)
+def test_a_dataset_that_numbers_samples_in_its_parts_raises_no_alarm(
+    dataset, share, index, is_wrong
+):
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    loader = SimpleNamespace(share_of_pass=np.array(share), dataset=dataset)
+    assert bool(first(index).complaints(loader)) == is_wrong
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
 
 
 def test_batches_that_could_agree_by_chance_are_not_compared():
