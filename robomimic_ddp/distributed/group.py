@@ -15,9 +15,11 @@ import os
 import pickle
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -38,12 +40,13 @@ _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
 _FLIGHT_RECORDER = (2, 11)
 """From here on, at the latest, torch warns of the older names of its variables."""
 
+_numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+"""Of the groups that this process forms at each address: a host may train several times."""
 _LAST_ANSWER_SECONDS = 2.0
 """So that torch's error, which has more detail, comes first."""
 _LAST_WORK_SECONDS = 0.02
 """Wait before a group is destroyed: torch 2.0 may hang there right after a collective, probably
-since it has the GIL while it waits for gloo's thread, which may need it to free the collective's
-tensors.
+with the GIL, which gloo's thread may need to free the collective's tensors.
 """
 
 # A forked process, such as a data worker, has no threads of its parent. The destructor of a process
@@ -84,24 +87,24 @@ def process_group(
     device: what this rank trains on. A CUDA device is bound, no two ranks may share one, and NCCL
     sends a first number, so that errors show here and not in the first backward pass.
 
-    attempt: number of restarts by a launcher that keeps its key-value store, with the addresses of
-    earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other keys.
+    attempt: number of restarts by a launcher that keeps its key-value store. The store has the
+    addresses of earlier groups (torch 2.12: "connectFullMesh failed"), so each has other keys.
 
     rendezvous: passed to `dist.rendezvous` (`init_method` is its URL); empty for the launcher's
-    environment (MASTER_ADDR, ...). An existing group is used and not destroyed. After an exception
-    the group is *not* destroyed: sockets close when the process ends, after the traceback has been
-    recorded, so torchrun always sees the failing rank first.
+    environment (MASTER_ADDR, ...). An existing group is used and not destroyed. Nor is one after an
+    exception: sockets close when the process ends, after its traceback was recorded, so torchrun
+    always sees the failing rank first.
     """
     if is_initialized():
         yield
         return
     logger.info("joining the process group (backend %s)", backend)
-    timeout = timedelta(seconds=timeout_seconds)
-    bound = torch.device(device)
+    timeout, bound = timedelta(seconds=timeout_seconds), torch.device(device)
     try:
         url = rendezvous.pop("init_method", "env://")
         store, own_rank, ranks = _meet(url, timeout, **rendezvous)
-        store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
+        number = next(_numbers[f"{url} {env.main_address()}"])
+        store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}/{number}", store)
         joined = {"store": store, "rank": own_rank, "world_size": ranks}
         if bound.type == "cuda":
             torch.cuda.set_device(bound)
@@ -132,8 +135,7 @@ def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, in
     MASTER_ADDR:MASTER_PORT), this rank, and the number of ranks.
 
     Runs in a thread, since torch waits without a limit for a port that accepts connections and
-    never answers. Raises LaunchError then, and torch's errors. torch 2.0 keeps the GIL meanwhile,
-    so there it waits until the launcher ends the job.
+    never answers (torch 2.0 with the GIL). Raises LaunchError then, and torch's errors.
     """
     outcome: list[Any] = []
 
@@ -171,11 +173,10 @@ def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.devic
             first = seen.setdefault(gpu_of, other)
             if first != other and not text:
                 text = (
-                    f"ranks {first} and {other} have the same GPU ({gpu} of node {host}): they "
-                    "would share its memory and NCCL would refuse them. Expected a GPU for each "
-                    "rank: start as many ranks on a node as it has GPUs (--nproc_per_node, "
-                    "--ntasks-per-node), and let CUDA_VISIBLE_DEVICES show all of them to every "
-                    "rank, or to each rank its own."
+                    f"ranks {first} and {other} have the same GPU ({gpu} of node {host}): NCCL "
+                    "would refuse them. Expected a GPU for each rank: start as many ranks on a "
+                    "node as it has GPUs (--nproc_per_node, --ntasks-per-node), and let "
+                    "CUDA_VISIBLE_DEVICES show all of them to every rank, or to each its own."
                 )
         store.set(_GPU.format("all"), text or "different")
     text = store.get(_GPU.format("all")).decode()

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import LaunchError
+from tests.hosts import torchrun
 
 
 def gathered(sizes):
@@ -58,6 +59,17 @@ def joined_with(hosts, gpus):
 def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
     answers = ranks.run(joined_with, hosts, gpus, world_size=3, process_group=False)
     assert all(answer.startswith(found) for answer in answers), answers
+
+
+@pytest.mark.e2e
+def test_a_process_may_form_a_second_group_in_the_launchers_store():
+    """A host that trains with several seeds: the store has the addresses of the first group."""
+    result = torchrun(None, "tests.e2e.entries.two_groups")
+    assert result.returncode == 0 and not result.leftovers, result
+    assert result.stdout.split("\n")[-3:-1] == [
+        "the first group has two ranks",
+        "the second group has two ranks",
+    ]
 
 
 def left_notes(folder):
