@@ -29,13 +29,14 @@ def finish_writes() -> None:
     second caller, such as a signal's handler, waits for the same threads.
     """
     while _last_writes:
-        writer = threading.Thread(target=_attempt, args=[_last_writes.pop()], daemon=True)
-        with suppress(RuntimeError):  # no more threads
+        _writers.append(threading.Thread(target=_attempt, args=[_last_writes.pop()], daemon=True))
+    for writer in _writers:
+        with suppress(RuntimeError):  # it has been started, or there are no more threads
             writer.start()
-            _writers.append(writer)
     end = time.monotonic() + _WRITE_SECONDS
     for writer in _writers:
-        writer.join(max(0.0, end - time.monotonic()))
+        with suppress(RuntimeError):  # it could not be started
+            writer.join(max(0.0, end - time.monotonic()))
 
 
 def _attempt(write: Callable[[], None]) -> None:

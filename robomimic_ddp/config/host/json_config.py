@@ -49,9 +49,10 @@ def is_left_to_host(path: Any) -> bool:
     without a suffix may not be that of a file.
     """
     file = paths.expanded(path)
-    if file.suffix.lower() == ".json":
-        return False
-    if file.suffix and not os.path.exists(file):
+    exists = os.path.exists(file)
+    if file.suffix.lower() == ".json" or exists and not os.path.isfile(file):
+        return False  # a pipe or a folder is refused where it would be read
+    if file.suffix and not exists:
         raise _absent(path, "--config ")
     return True
 
