@@ -33,5 +33,5 @@ missing="$("$environment_python" -c "import psutil, h5py, torch" 2>&1)" || {
     exit 1
 }
 # Without the current folder, whose packages may be called scripts and tests too.
-start='import runpy, sys; sys.path.remove(""); runpy.run_module("scripts.gpu_check", run_name="__main__", alter_sys=True)'
+start='import runpy, sys; sys.path[:] = filter(None, sys.path); runpy.run_module("scripts.gpu_check", run_name="__main__", alter_sys=True)'
 "$environment_python" -c "$start" "$@"

@@ -187,6 +187,8 @@ def _show_and_end(error: BaseException, launch: launch_env.LaunchEnv) -> NoRetur
         _end_after_another(launch, f"failed too ({_first_line(text)})", quiet=everywhere)
     early_failure.record(message if ours else message + stack, launch)
     _show(message if ours or launch.shown_by_launcher else message + stack)
+    if launch.rank == 0 and launch.world_size > 1 and not launch.keeps_store:
+        time.sleep(_LINE_SECONDS)  # the store ends with this process, and the others ask it now
     _end(EXIT_REFUSED)
 
 

@@ -35,7 +35,8 @@ def test_plain_python_is_rank_0_of_1():
 @pytest.mark.parametrize("kept, attempt", [("True", 2), ("False", 0)])
 def test_ranks_that_start_again_have_other_keys_where_the_store_is_kept(kept, attempt):
     environ = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": kept}
-    assert read_launch_env(environ).attempt == attempt
+    launch = read_launch_env(environ)
+    assert (launch.attempt, launch.keeps_store) == (attempt, kept == "True")
 
 
 def test_torchrun_variables_are_read_and_left_alone():

@@ -101,7 +101,7 @@ def test_the_config_is_locked_and_holds_no_ddp_section(cfg):
 
 
 @pytest.mark.parametrize("kind", ["deepcopy", "Config"])
-def test_a_copy_of_a_hosts_config_has_the_options_of_its_file(kind):
+def test_a_copy_of_a_hosts_config_has_the_options_of_its_file(kind, cfg):
     """Such as those of forks that change a few values in a copy for each of several runs."""
     robomimic_config = pytest.importorskip("robomimic.config")
     copied = {"deepcopy": copy.deepcopy, "Config": robomimic_config.config.Config}[kind]
@@ -116,10 +116,12 @@ def test_a_copy_of_a_hosts_config_has_the_options_of_its_file(kind):
     def read_both():
         first = prepared({"ddp": {"lr_scaling": "sqrt"}})
         copies = scaling(copied(first)), scaling(copied(copied(first)))
-        second = prepared({})
-        return *copies, scaling(first), scaling(second), scaling(copied(second))
+        second, third = prepared({}), build(cfg(ddp={"lr_scaling": "auto"}))
+        read = scaling(first), scaling(second), scaling(copied(third))
+        prepared({})
+        return *copies, *read, scaling(third), scaling(copied(second))
 
-    expected = ("sqrt", "sqrt", "sqrt", "none", "none")
+    expected = ("sqrt", "sqrt", "sqrt", "none", "auto", "auto", "none")
     assert contextvars.copy_context().run(read_both) == expected
 
 

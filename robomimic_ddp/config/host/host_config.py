@@ -46,7 +46,7 @@ _LEARNING_RATE = "learning_rate.initial"
 
 
 _latest_section: ContextVar[Mapping[str, Any] | None] = ContextVar("robomimic_ddp_section")
-"""The section "ddp" of the file that `prepare_config` was given last."""
+"""The section "ddp" of the file that was read last."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def attach_notes(config: Any, notes: Notes) -> None:
 
 def notes_of(config: Any) -> Notes:
     """Return the notes of `attach_notes`. A config without them has those of this process's command
-    line and of the latest file: hosts copy the config that `prepare_config` has returned, and a
-    copy has its items only.
+    line and of the latest file: hosts copy a config that we have read, and a copy has its items
+    only.
     """
     notes = getattr(config, "__dict__", {}).get(_NOTES)
     if notes is None:
@@ -255,7 +255,6 @@ def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False
     prints their names.
     """
     _take_options(config, external)
-    _latest_section.set(notes_of(config).file_options)
     added: list[str] | None = [] if new_keys else None
     host_config_check.require_known(config, external, new_keys=added)
     if added and launch_env.read_launch_env().rank == 0:
@@ -278,6 +277,7 @@ def _take_options(config: Any, external: MutableMapping) -> None:
             '{"lr_scaling": "linear"}.'
         )
     attach_notes(config, replace(notes_of(config), file_options=dict(section)))
+    _latest_section.set(section)
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)

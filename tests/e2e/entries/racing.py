@@ -1,11 +1,13 @@
 """Two ranks: one fails while the other waits for it in a collective. Run under torchrun.
 
-Arguments: what happens ("fails", "all fail", "connection" or "exits") and on which rank.
+Arguments: what happens ("fails", "all fail", "connection" or "exits") and on which rank; and after
+how many seconds on rank 1.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -15,9 +17,10 @@ from robomimic_ddp.distributed import entry_point, group
 
 @entry_point.entry_point
 def main() -> None:
-    what, failing = sys.argv[1], int(sys.argv[2])
+    what, (failing, *late) = sys.argv[1], map(float, sys.argv[2:])
     with group.process_group("gloo", 60):
         group.gather_objects(None)  # connected
+        time.sleep(sum(late) * group.rank())
         if what == "all fail" or group.rank() == failing:
             if what == "connection":
                 raise ConnectionResetError("wandb upload: Connection reset by peer")
