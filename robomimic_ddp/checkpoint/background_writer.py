@@ -98,11 +98,15 @@ class Writer:
             return self._changed.wait_for(lambda: not self._jobs and not self._current, timeout)
 
     def close(self) -> None:
-        """Write what waits, for a while, and end the thread."""
-        self.flush(EXIT_SECONDS)
+        """Write what waits, for a while, and end the thread: Python aborts the process if it ends
+        while a thread frees tensors.
+        """
+        is_written = self.flush(EXIT_SECONDS)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        if is_written and self._thread is not None:
+            self._thread.join(EXIT_SECONDS)
 
     def _copies(self) -> int:
         return sum(job.snapshot is not None for job in self._jobs.values())
@@ -137,3 +141,4 @@ class Writer:
                     job.snapshot.free()
                 self._current = None
                 self._changed.notify_all()
+            del job  # with what it refers to, which may be large

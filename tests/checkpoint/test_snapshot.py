@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections import OrderedDict
 from functools import partial
 from unittest import mock
@@ -151,6 +152,25 @@ def test_an_error_is_told_and_the_next_file_written(files, error):
     files.put("good", torch.zeros(1))
     assert files.writer.flush()
     assert files.errors == [error] and [name for name, _ in files.written] == ["good"]
+
+
+def test_a_closed_writer_frees_nothing_later(writer):
+    """Its thread would free tensors while Python ends, and Python would abort the process."""
+    freed = []
+
+    class Content:
+        def __del__(self):
+            time.sleep(0.3)
+            freed.append(self)
+
+    def put():
+        content = Content()
+        writer.put("state", lambda: repr(content), freed.append)
+
+    put()
+    writer.close()
+    assert len(freed) == 1
+    assert not [thread for thread in threading.enumerate() if "writer" in thread.name]
 
 
 def test_a_disk_that_hangs_keeps_no_process(files, monkeypatch):
