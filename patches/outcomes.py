@@ -46,6 +46,7 @@ class NotPresent:
 class Unrecognised:
     """The construct is there, or ought to be, in a form that is not safe to edit. If it `blocks`,
     nothing may be written to the host; else the form is named and left, and the rest is patched.
+    `by_hand`: what to write instead; "" where the file itself is at fault.
     """
 
     where: int

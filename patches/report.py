@@ -80,7 +80,8 @@ def problems(examination: Examination) -> str:
     """Return each problem as file:line, what was found, why it matters, what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
-    lines = [_problem(examination.host.package, finding) for finding in examination.problems]
+    package = examination.host.package
+    lines = [*dict.fromkeys(_problem(package, finding) for finding in examination.problems)]
     if examination.base is not None and examination.base.blocked:
         name = examination.host.name
         lines.append(f"{name} is built on this robomimic:\n{problems(examination.base)}")
@@ -135,9 +136,10 @@ def _range(start: int, stop: int) -> str:
 
 
 def _problem(package: Path, finding: Finding) -> str:
-    outcome = finding.outcome
-    what = f"{_place(package, finding)}: {finding.fixer.name}: {outcome.why}"
-    return f"{what}\n    by hand: {outcome.by_hand}"
+    outcome, place = finding.outcome, _place(package, finding)
+    if not outcome.by_hand:  # a fault of the whole file
+        return f"{place}: {outcome.why}"
+    return f"{place}: {finding.fixer.name}: {outcome.why}\n    by hand: {outcome.by_hand}"
 
 
 def _place(package: Path, finding: Finding) -> str:
