@@ -6,6 +6,7 @@ outputs: folders, times, host name and process ids.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -63,11 +64,13 @@ def scrubbed(text: str, folder: Path) -> str:
     return re.sub(r"(?<=tfevents\.)\d+", "1", text)
 
 
-def main(files: list[str]) -> None:
+def main() -> None:
     """Runs and stores each notebook."""
     import nbformat
 
-    for path in map(Path, files or map(str, NOTEBOOKS)):
+    parser = argparse.ArgumentParser(prog="python -m scripts.notebooks", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, default=NOTEBOOKS, metavar="FILE")
+    for path in parser.parse_args().files:
         with tempfile.TemporaryDirectory(prefix="notebooks_") as folder:
             notebook = execute(path, Path(folder))
         nbformat.write(notebook, path)
@@ -75,4 +78,4 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
