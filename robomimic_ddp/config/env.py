@@ -135,21 +135,19 @@ def command_line() -> list[str]:
     return list(sys.orig_argv)
 
 
-def python_path() -> str:
-    """Return PYTHONPATH as this process has it; "" without one."""
-    return os.environ.get("PYTHONPATH", "")
-
-
 _ALLOCATED = ({"SLURM_JOB_ID"}, {"LSB_JOBID"}, {"PBS_JOBID"}, {"JOB_ID", "SGE_ROOT"})
 """Variables that a job of Slurm, LSF, PBS or Grid Engine has."""
 
 
-def chosen_gpus() -> str:
-    """Return CUDA_VISIBLE_DEVICES; "" without it, and in the job of a scheduler, which may have set
-    it: the GPUs of another allocation have other numbers.
+def repeated_variables() -> dict[str, str]:
+    """Return those of PYTHONPATH, CUDA_VISIBLE_DEVICES and WANDB_MODE that are set, for a process
+    that continues this one. In the job of a scheduler CUDA_VISIBLE_DEVICES is left out: it may have
+    set it, and the GPUs of another allocation have other numbers.
     """
-    is_allocated = any(names <= os.environ.keys() for names in _ALLOCATED)
-    return "" if is_allocated else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = ["PYTHONPATH", "CUDA_VISIBLE_DEVICES", _WANDB]
+    if any(allocated <= os.environ.keys() for allocated in _ALLOCATED):
+        names.remove("CUDA_VISIBLE_DEVICES")
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def working_folder() -> str:

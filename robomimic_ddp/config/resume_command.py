@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from robomimic_ddp.config.launch_env import OPTION_PREFIX, LaunchEnv
 
@@ -15,20 +15,18 @@ _RESUME = ("ddp.resume=", "resume=")
 def build(
     launch: LaunchEnv,
     words: Sequence[str],
-    python_path: str = "",
+    variables: Mapping[str, str] | None = None,
     interpreter: str = "",
     folder: str = "",
-    gpus: str = "",
 ) -> str:
     """Return what to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
-    Options in its environment are repeated, and `python_path`, its PYTHONPATH, and `gpus`, its
-    CUDA_VISIBLE_DEVICES. `interpreter`: where
-    the shell would not find this one's `python` and `torchrun`. `folder`: where it runs; from
-    another one `-m` may find an unedited host, and each rank would train alone. Several nodes and
-    launchers other than torchrun have addresses and flags of which a rank knows nothing: then it is
-    what to add to their command; torchrun's is typed on every node, another launcher's once.
+    Options in its environment are repeated, and `variables` of it. `interpreter`: where the shell
+    would not find this one's `python` and `torchrun`. `folder`: where it runs; from another one
+    `-m` may find an unedited host, and each rank would train alone. Several nodes and launchers
+    other than torchrun have addresses and flags of which a rank knows nothing: then it is what to
+    add to their command; torchrun's is typed on every node, another launcher's once.
     """
     options = {name.upper(): text for name, text in launch.option_texts.items()}
     added = [
@@ -40,9 +38,7 @@ def build(
     if not program or (launch.launched and not one_node):
         where = " on every node" if launch.elastic and not one_node else ""
         return f"{' '.join(added)}, before the same command{where}"
-    for name, text in (("CUDA_VISIBLE_DEVICES", gpus), ("PYTHONPATH", python_path)):
-        if text:
-            added.insert(0, f"{name}={shlex.quote(text)}")
+    added = [f"{name}={shlex.quote(text)}" for name, text in (variables or {}).items()] + added
     start = [interpreter or "python"]
     if one_node:
         torchrun = [interpreter, "-m", "torch.distributed.run"] if interpreter else ["torchrun"]

@@ -53,13 +53,21 @@ def no_scheduler(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_gpus_that_the_user_chose_are_repeated(no_scheduler, monkeypatch):
-    """Else it would train on the first ones, where another run may be."""
+def test_what_the_user_chose_is_repeated(no_scheduler, monkeypatch):
+    """Else it would train on the first GPUs, where another run may be, or ask for a network."""
+    for name in env.repeated_variables():
+        monkeypatch.delenv(name)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
-    said = resume_command.build(LaunchEnv(), WORDS, "/host", gpus=env.chosen_gpus())
-    assert said.startswith("PYTHONPATH=/host CUDA_VISIBLE_DEVICES=2,GPU-5a ROBOMIMIC_DDP_RESUME=")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert env.chosen_gpus() == ""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("PYTHONPATH", "/my host")
+    said = resume_command.build(LaunchEnv(), WORDS, env.repeated_variables())
+    assert said.startswith(
+        "PYTHONPATH='/my host' CUDA_VISIBLE_DEVICES=2,GPU-5a WANDB_MODE=offline "
+        "ROBOMIMIC_DDP_RESUME=true python"
+    )
+    for name in env.repeated_variables():
+        monkeypatch.setenv(name, "")
+    assert env.repeated_variables() == {}
 
 
 @pytest.mark.parametrize("names", SCHEDULERS)
@@ -67,14 +75,16 @@ def test_the_gpus_that_a_scheduler_chose_are_not_repeated(names, no_scheduler, m
     """The next job has other GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     for name in names:
-        assert env.chosen_gpus() == "1"
+        assert env.repeated_variables()["CUDA_VISIBLE_DEVICES"] == "1"
         monkeypatch.setenv(name, "7")
-    assert env.chosen_gpus() == ""
+    assert "CUDA_VISIBLE_DEVICES" not in env.repeated_variables()
 
 
 def test_what_the_shell_would_not_find_is_named():
     """A host on PYTHONPATH, in an environment that is not active."""
-    said = resume_command.build(LaunchEnv(**TORCHRUN), WORDS, "/my host:/x", "/env/bin/python3")
+    said = resume_command.build(
+        LaunchEnv(**TORCHRUN), WORDS, {"PYTHONPATH": "/my host:/x"}, "/env/bin/python3"
+    )
     assert said == (
         "PYTHONPATH='/my host:/x' ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m "
         "torch.distributed.run --standalone --nproc_per_node=4 -m robomimic.scripts.train "
@@ -91,7 +101,7 @@ def test_from_any_folder_it_runs_what_was_run(tmp_path):
         (tmp_path / name / "train.py").write_text(f"print({text!r}, open('cfg').read())")
         (tmp_path / name / "cfg").write_text(text)
     words = [sys.executable, "-m", "train"]
-    said = resume_command.build(LaunchEnv(), words, "", sys.executable, str(tmp_path / "my host"))
+    said = resume_command.build(LaunchEnv(), words, {}, sys.executable, str(tmp_path / "my host"))
     done = subprocess.run(said, shell=True, cwd=tmp_path / "elsewhere", stdout=subprocess.PIPE)
     assert done.stdout == b"ours ours\n"
 

@@ -160,7 +160,7 @@ def command() -> str:
     """Return the command that resumes this process's run."""
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
-    where = env.python_path(), interpreter, env.working_folder(), env.chosen_gpus()
+    where = env.repeated_variables(), interpreter, env.working_folder()
     return resume_command.build(launch, words, *where)
 
 
