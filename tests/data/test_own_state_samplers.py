@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.errors import CheckpointError
@@ -79,6 +79,7 @@ def test_several_ranks_lose_and_repeat_nothing(make, held, steps):
     [
         *((make, held, 3, 0) for make in (OwnStream, of_torch) for held in (False, True)),
         *((of_torch, held, 20, 0) for held in (False, True)),
+        (OwnStream, True, 3, 1),
         (OwnStream, True, 13, 1),
     ],
 )
@@ -89,6 +90,8 @@ def test_one_rank_loses_and_repeats_nothing(make, held, steps, workers):
     position = whole.loader.position()
     resumed = Host(one(make(), workers), held)
     resumed.loader.seek(position, 1, 1)
+    for key in ("batches", "random", "sampler_random", "has_workers"):
+        assert repr(resumed.loader.position().get(key)) == repr(position.get(key))
     for _ in range(2):
         assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
 
@@ -164,3 +167,119 @@ def test_a_position_has_the_length_of_each_iteration_of_the_sampler():
     assert loader.position()["iterations"] == [-1]
     del iterator
     assert loader.position()["iterations"] == [-1, BATCH]
+
+
+def test_an_iterator_that_the_host_drops_before_the_resume_is_not_the_pass():
+    """Its worker has asked for indices, as the pass that resumes has not."""
+    whole = Host(one(OwnStream()), held=True)
+    whole.epoch(3)
+    resumed = one(OwnStream(), workers=1)
+    iter(resumed)
+    resumed.drop_iterator()
+    resumed.seek({**whole.loader.position(), "order": None}, 1, 1)
+    assert len(indices(resumed)) == SIZE // BATCH - 3
+
+
+def test_the_streams_of_the_run_stay_where_they_are():
+    whole = one(Epochs())
+    assert len(list(whole)) == SIZE // BATCH
+    resumed = one(Epochs())
+    torch.manual_seed(3), np.random.seed(3)
+    expected = np.random.rand()
+    np.random.seed(3)
+    resumed.seek(whole.position(), 1, 1)
+    assert np.random.rand() == expected
+
+
+class OneByOne(OwnStream):
+    """Draws each index as it is asked for."""
+
+    def __iter__(self):
+        return (int(self.draw.randint(SIZE)) for _ in range(SIZE))
+
+
+def test_another_batch_size_begins_the_pass_after_what_was_drawn():
+    whole = Host(one(OneByOne()), held=True)
+    whole.epoch(3)
+    resumed = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=4, sampler=OneByOne()))
+    said = resumed.seek(whole.loader.position(), 1, 1)
+    assert said.endswith("begins a new pass, since the batch size has changed")
+    sampler = OneByOne()
+    sampler.draw.randint(SIZE, size=3 * BATCH)
+    assert sum(indices(resumed), []) == list(sampler)
+
+
+def test_the_order_is_that_of_delivered_batches():
+    """A worker is given indices before."""
+    orders = []
+    for workers in (0, 1):
+        next(iterator := iter(loader := one(OwnStream(), workers)))
+        orders.append(loader.position()["order"])
+        del iterator
+    assert orders[0] == orders[1]
+
+
+def test_the_streams_of_a_pass_are_known_once_it_has_an_index():
+    loader = one(OwnStream())
+    assert len(list(loader)) == SIZE // BATCH
+    iterator = iter(loader)
+    assert loader.position()["sampler_random"] is None
+    next(iterator)
+    assert loader.position()["sampler_random"] is not None
+
+
+def test_a_position_that_waits_for_its_pass_is_that_of_the_run():
+    whole = Host(one(OwnStream()), held=True)
+    whole.epoch(3)
+    position = whole.loader.position()
+    resumed = one(OwnStream())
+    resumed.seek(position, 1, 1)
+    assert resumed.position() is position
+
+
+def test_what_the_loader_has_is_that_of_the_host():
+    sampler = OwnStream()
+    assert one(sampler).loader.batch_sampler.sampler.draw is sampler.draw
+    between, stream = ReplayedLoader([1, 2]), ReplayedLoader(DataLoader(Stream(), batch_size=2))
+    next(iterator := iter(stream))
+    for position in (between.position(), stream.position()):
+        assert position["iterations"] is None
+        assert position["has_workers"] is False
+    list(between)
+    assert between.position()["has_workers"] is False
+    del iterator
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+
+@pytest.mark.parametrize("steps", [3, SIZE // BATCH])
+def test_states_of_earlier_versions_have_neither_generator_nor_workers(steps):
+    def host():
+        seeded = {"generator": torch.Generator().manual_seed(4)}
+        return ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **seeded))
+
+    whole = Host(host(), held=True)
+    whole.epoch(steps)
+    position = whole.loader.position()
+    del position["generator"], position["has_workers"]
+    resumed = Host(host(), held=True)
+    resumed.loader.seek(position, 1, 1)
+    assert resumed.loader.position()["has_workers"] is False
+    assert indices(resumed.epoch(2)) == indices(whole.epoch(2))
+
+
+def test_workers_of_an_earlier_pass_are_in_the_position():
+    workers = {"num_workers": 1, "persistent_workers": True}
+    loader = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **workers))
+    seen = []
+    for _ in range(2):
+        next(iterator := iter(loader))
+        seen.append(loader.position()["has_workers"])
+        list(iterator)
+    assert seen == [False, True] and loader.position()["has_workers"] is True
+    resumed = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **workers))
+    resumed.seek(loader.position(), 1, 1)
+    assert resumed.position()["has_workers"] is True

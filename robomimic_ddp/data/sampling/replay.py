@@ -203,8 +203,8 @@ class _Iteration:
         self.loader, self.recorded, self.has_workers = loader, recorded, has_workers
         self.over = False
         self.batches = 0
-        self.before = 0
-        """Number of iterations of the host's sampler before this one."""
+        self.before = -1
+        """Number of iterations of the host's sampler before this one, once it has begun."""
         if position is None:
             self._begin()
         else:
