@@ -6,7 +6,7 @@ GROUPS = {
     "data/sampling/pass_order data/sampling/sampler data/sampling/sharded_loader"
     " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
-        " data/test_iterable"
+        " data/test_iterable data/test_loader_arguments"
     ),
     "data/sampling/replay": "data/test_sampling_positions data/test_own_state_samplers",
     "distributed/gradients/fsdp distributed/gradients/fsdp_units": "ranks/gradients/test_fsdp",

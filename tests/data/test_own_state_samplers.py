@@ -255,17 +255,17 @@ class Stream(IterableDataset):
         return iter(range(8))
 
 
-@pytest.mark.parametrize("steps", [3, SIZE // BATCH])
-def test_states_of_earlier_versions_have_neither_generator_nor_workers(steps):
+@pytest.mark.parametrize(("steps", "held"), [(3, True), (SIZE // BATCH, False)])
+def test_states_of_earlier_versions_have_neither_generator_nor_workers(steps, held):
     def host():
         seeded = {"generator": torch.Generator().manual_seed(4)}
         return ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **seeded))
 
-    whole = Host(host(), held=True)
+    whole = Host(host(), held)
     whole.epoch(steps)
     position = whole.loader.position()
     del position["generator"], position["has_workers"]
-    resumed = Host(host(), held=True)
+    resumed = Host(host(), held)
     resumed.loader.seek(position, 1, 1)
     assert resumed.loader.position()["has_workers"] is False
     assert indices(resumed.epoch(2)) == indices(whole.epoch(2))

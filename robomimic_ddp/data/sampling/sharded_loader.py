@@ -36,7 +36,7 @@ class ShardedLoader(Wrapped):
         drop_last: bool,
         seed: int | None = None,
     ) -> None:
-        replaced = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
+        replaced = {"sampler", "shuffle", "batch_size", "drop_last"}
         loader_kwargs = {name: value for name, value in kwargs.items() if name not in replaced}
         self.samples_delivered = 0
         self.sampler = sampler
@@ -66,7 +66,7 @@ class ShardedLoader(Wrapped):
             [mixed] = np.random.SeedSequence(words).generate_state(1, np.uint64)
             self.loader.generator.manual_seed(int(mixed))
         begun = sampler.next_offset
-        left = len(sampler) - begun // sampler.world_size
+        left = len(sampler)  # it matters in validation, where the last batch may not be full
         for batch in self.loader:
             size = min(self.loader.batch_size, left)
             left -= size
@@ -99,7 +99,7 @@ class ShardedLoader(Wrapped):
         """Return the batches of this rank left in the current pass; all before it starts."""
         sampler = self.sampler
         begun = sampler.next_offset if self._begun is None else self._begun
-        return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
+        return (sampler.size - begun) // (sampler.world_size * self.loader.batch_size)
 
     def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resume at a `position` of a run with any number of ranks; return a line for the user,
