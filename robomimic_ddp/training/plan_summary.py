@@ -6,7 +6,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -75,7 +75,7 @@ def lines(run: Any, model: Any = None) -> Iterator[str]:
     if run.output.directory is not None:
         yield f"run directory: {run.output.directory}"
         yield from _rollouts(run)
-        yield from _disk(run)
+        yield from _disk(run, model)
 
 
 def _not_scaled(run: Any, model: Any) -> Iterator[str]:
@@ -139,9 +139,16 @@ def _rollouts(run: Any) -> Iterator[str]:
     )
 
 
-def _disk(run: Any) -> Iterator[str]:
-    """Yield the warning where the run's files do not fit; nets of unknown size are small."""
-    parameters = sum(p.numel() for net in run.built.nets for p in net.parameters())
+def _disk(run: Any, model: Any) -> Iterator[str]:
+    """Yield the warning where the run's files do not fit."""
+    if model is None:
+        return
+    parameters = sum(value.numel() for _, value in host_algo.named_parameters(model))
+    optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
+    groups = chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
+    trained = sum(value.numel() for group in groups for value in group["params"])
+    averages = 0 if getattr(model, "ema", None) is None else _averages(run)
+    size = memory_and_disk.file_bytes(parameters, trained, averages)
     save = tree.at(run.config, "experiment.save") or {}
     epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs") or 0
     every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
@@ -149,7 +156,7 @@ def _disk(run: Any) -> Iterator[str]:
     checkpoints *= bool(tree.at(save, "enabled"))
     present = sum(path.stat().st_size for path in run.output.directory.rglob("*.pth"))
     free = shutil.disk_usage(run.output.directory).free
-    warning = memory_and_disk.disk_warning(parameters, _averages(run), checkpoints, present, free)
+    warning = memory_and_disk.disk_warning(size, checkpoints, present, free)
     if warning is not None:
         yield warning
 

@@ -115,18 +115,26 @@ def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypa
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
 
 
-def test_files_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("ema", "size"), [(None, 4 * 12 + 8 * 6), (object(), 8 * 12 + 8 * 6)])
+def test_files_that_do_not_fit_are_a_warning(ema, size, tmp_path, monkeypatch):
+    """Whether or not the nets are wrapped one by one: 6 parameters of 12 are trained."""
     present = run_of(config())
+    present.built.nets.clear()
+    trained, target = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    model = SimpleNamespace(
+        nets=torch.nn.ModuleList([trained, target]),
+        optimizers={"policy": torch.optim.Adam(trained.parameters())},
+        ema=ema,
+    )
     present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
     present.output.record = RunRecord(tmp_path, {})
-    size = 6 * 16  # parameters; weight, moments and average
     (tmp_path / "last.pth").write_bytes(bytes(size))  # it will be replaced
     for free, is_said in ((10 * size - 1, True), (10 * size, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        text = present.describe()
-        expected = "disk: warning: this run writes 1.1 kB (11 files of 96 B: 3 states, last.pth, "
-        expected += "last_bak.pth, one while it is written, 5 in models/), and 959 B are free."
-        assert (expected in text) == is_said and ("disk:" in text) == is_said
+        text = present.describe(model)
+        expected = f"(11 files of {size} B: 3 states, last.pth, last_bak.pth, one while it is "
+        expected += "written, 5 in models/), and "
+        assert (expected in text) == is_said and ("disk: warning" in text) == is_said
 
 
 def test_the_number_of_steps():

@@ -10,8 +10,8 @@ net, so what is whole of a unit has 1 byte a parameter. torch keeps at most five
 and the buffers that they come in, gradients and their copy that is sent. Validation needs 4: all
 weights of the nets.
 """
-FILE_BYTES = 12
-"""A parameter takes weight 4, Adam's moments 8 in a checkpoint or state; averages come on top."""
+WEIGHT_BYTES, MOMENT_BYTES = 4, 8
+"""What a parameter takes in a checkpoint or state, and Adam's moments of one that is trained."""
 _FILES = 6
 """Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
 _START_BYTES = 8
@@ -56,14 +56,20 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
-def disk_warning(
-    parameters: int, averages: int, checkpoints: int, present: int, free: int
-) -> str | None:
-    """Return the warning where a run's files do not fit on the disk, else None.
+def file_bytes(parameters: int, trained: int, averages: int) -> int:
+    """Return the bytes of a checkpoint or state. trained: how many of the parameters an optimizer
+    has; averages: as in `size`.
+    """
+    weights = WEIGHT_BYTES + AVERAGE_BYTES * averages
+    return parameters * weights + trained * MOMENT_BYTES
+
+
+def disk_warning(size: int, checkpoints: int, present: int, free: int) -> str | None:
+    """Return the warning where a run's files, of `size` bytes each, do not fit on the disk, else
+    None.
 
     checkpoints: how many models/ will have; present: bytes of files that are there already.
     """
-    size = parameters * (FILE_BYTES + AVERAGE_BYTES * averages)
     needed = size * (_FILES + checkpoints)
     if needed - present <= free:
         return None
