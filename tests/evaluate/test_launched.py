@@ -91,6 +91,21 @@ def test_a_signal_while_the_last_results_are_awaited_ends_the_evaluation(monkeyp
     assert error.endswith("after SIGINT\n")
 
 
+@pytest.mark.parametrize(("ends", "code"), [("true", 0), ("false", 1)])
+def test_a_run_whose_results_are_missing_is_not_done(ends, code, monkeypatch, capfd):
+    """A script would take it for evaluated."""
+
+    class Ended(Evaluation):
+        def _begin(self) -> None:
+            self.arguments, self.process = ["evaluate"], subprocess.Popen([ends])
+
+    monkeypatch.setattr(quiet_torchrun, "torchrun", lambda: None)
+    monkeypatch.setattr(quiet_torchrun, "Evaluation", Ended)
+    monkeypatch.setenv(env.EVALUATE, "--workers 1")
+    assert quiet_torchrun.main() == code
+    assert ("results of the evaluation are missing" in capfd.readouterr().err) == bool(code)
+
+
 def test_the_evaluator_has_what_ranks_leave_free_as_far_as_memory_allows(monkeypatch):
     from robomimic_ddp.commands.launch import devices, torchrun
     from robomimic_ddp.commands.launch.arguments import Settings

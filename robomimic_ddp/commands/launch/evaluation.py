@@ -23,6 +23,8 @@ class Evaluation:
     def __init__(self, note: Path, words: str) -> None:
         self.note, self.words = note.with_name(env.RUN_NOTE), shlex.split(words)
         self.process: subprocess.Popen | None = None
+        self.is_complete = True
+        """False once results are missing; they can be played later."""
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         if words:
@@ -58,7 +60,8 @@ class Evaluation:
         finally:
             self.words = []
             training_process.stop(self.process)
-            if self.process.returncode != 0:
+            self.is_complete = self.process.returncode == 0
+            if not self.is_complete:
                 print_clean(
                     "launch: results of the evaluation are missing; run the remaining rollouts "
                     "with:\n"

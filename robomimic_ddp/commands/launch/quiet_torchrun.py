@@ -86,7 +86,7 @@ def main() -> int:
                 raise
             outcome, code = _not_needed("it had all its nodes"), EXIT_REFUSED
         else:
-            return EXIT_DONE
+            return EXIT_DONE if evaluation.is_complete else EXIT_REFUSED
         finally:
             ended.set()
             evaluation.end(is_complete=False)
