@@ -170,7 +170,7 @@ def test_a_closed_writer_frees_nothing_later(writer):
     put()
     writer.close()
     assert len(freed) == 1
-    assert not [thread for thread in threading.enumerate() if "writer" in thread.name]
+    assert not writer._thread.is_alive()
 
 
 def test_a_disk_that_hangs_keeps_no_process(files, monkeypatch):
