@@ -184,9 +184,9 @@ def patch_file(
         is_deep = isinstance(error, RecursionError)
         line, reason = (0, "it is nested too deeply") if is_deep else (error.line, error)
         why = f"the file is left alone: {reason}"
-        mends = isinstance(error.__cause__, SyntaxError)
-        by_hand = ["" if mends else fixer.by_hand for fixer in fixers]
-        return [Unrecognised(line, why, text) for text in by_hand], FilePatch(path, data, data)
+        is_broken = isinstance(error.__cause__, SyntaxError)
+        outcomes = [Unrecognised(line, why, "" if is_broken else fixer.by_hand) for fixer in fixers]
+        return outcomes, FilePatch(path, data, data)
     return outcomes, FilePatch(path, data, after)
 
 

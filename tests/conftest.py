@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from tests.ranks.pool import RankPool
 
 # No deadline: a test that fails because the machine is busy teaches nothing.
@@ -26,6 +27,8 @@ if GPUS not in os.environ:  # workers of xdist inherit it
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, and then by jobs, too
 os.environ["USE_TF"] = "0"  # as in tests/hosts.py: only what reads RLDS imports TensorFlow
+
+keep_triton_first()  # whichever test imports TensorFlow: optimizers import triton
 
 GUARDED_PREFIXES = (
     "RANK",

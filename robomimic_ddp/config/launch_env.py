@@ -40,10 +40,8 @@ class LaunchEnv:
     restart_count: torchrun's job id and number of restarts, which nodes count separately: a node
     that replaces another has 0; run_id is Slurm's without torchrun. requeued: whether Slurm has
     started the job before. keeps_store: whether the launcher has the key-value store, and not rank
-    0. attempt: restart_count where ranks that are started again meet in the same store; 0 where
-    they have a new one. option_texts: option names in lower case -> unparsed text of
-    ROBOMIMIC_DDP_<NAME>. SLURM_* alone is not a launcher: interactive shells of a cluster export
-    them too.
+    0. option_texts: option names in lower case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_*
+    alone is not a launcher: interactive shells of a cluster export them too.
     """
 
     launched: bool = False
@@ -54,7 +52,6 @@ class LaunchEnv:
     tells_node: bool = True
     restart_count: int = 0
     keeps_store: bool = False
-    attempt: int = 0
     elastic: bool = False
     error_file: str | None = None
     shown_by_launcher: bool = False
@@ -64,6 +61,13 @@ class LaunchEnv:
     nodes: int | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def attempt(self) -> int:
+        """`restart_count` where ranks that are started again meet in the same store; 0 where they
+        have a new one.
+        """
+        return self.restart_count if self.keeps_store else 0
 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
@@ -106,8 +110,6 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=least)
     _check_ranges(rank, world_size, local_rank, local_world_size)
     _check_rendezvous(environ, world_size)
-    restarts = _integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
-    keeps_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return LaunchEnv(
         launched=True,
         rank=rank,
@@ -115,9 +117,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         local_rank=local_rank,
         local_world_size=local_world_size,
         tells_node="LOCAL_WORLD_SIZE" in environ,
-        restart_count=restarts,
-        keeps_store=keeps_store,
-        attempt=restarts if keeps_store else 0,
+        restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+        keeps_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         elastic="TORCHELASTIC_RUN_ID" in environ,
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         shown_by_launcher=_is_last_attempt(environ),

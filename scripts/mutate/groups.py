@@ -8,7 +8,9 @@ GROUPS = {
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable data/test_loader_arguments"
     ),
-    "data/sampling/replay": "data/test_sampling_positions data/test_own_state_samplers",
+    "data/sampling/replay": (
+        "data/test_sampling_positions data/test_own_state_samplers data/test_replayed_loader"
+    ),
     "distributed/gradients/fsdp distributed/gradients/fsdp_units": "ranks/gradients/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"

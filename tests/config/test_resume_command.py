@@ -60,8 +60,8 @@ def test_what_the_user_chose_is_repeated(no_scheduler, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5a")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("PYTHONPATH", "/my host")
-    said = resume_command.build(LaunchEnv(), WORDS, env.repeated_variables())
-    assert said.startswith(
+    command = resume_command.build(LaunchEnv(), WORDS, env.repeated_variables())
+    assert command.startswith(
         "PYTHONPATH='/my host' CUDA_VISIBLE_DEVICES=2,GPU-5a WANDB_MODE=offline "
         "ROBOMIMIC_DDP_RESUME=true python"
     )
@@ -82,10 +82,10 @@ def test_the_gpus_that_a_scheduler_chose_are_not_repeated(names, no_scheduler, m
 
 def test_what_the_shell_would_not_find_is_named():
     """A host on PYTHONPATH, in an environment that is not active."""
-    said = resume_command.build(
+    command = resume_command.build(
         LaunchEnv(**TORCHRUN), WORDS, {"PYTHONPATH": "/my host:/x"}, "/env/bin/python3"
     )
-    assert said == (
+    assert command == (
         "PYTHONPATH='/my host:/x' ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m "
         "torch.distributed.run --standalone --nproc_per_node=4 -m robomimic.scripts.train "
         "--config 'my cfg.json'"
@@ -101,8 +101,10 @@ def test_from_any_folder_it_runs_what_was_run(tmp_path):
         (tmp_path / name / "train.py").write_text(f"print({text!r}, open('cfg').read())")
         (tmp_path / name / "cfg").write_text(text)
     words = [sys.executable, "-m", "train"]
-    said = resume_command.build(LaunchEnv(), words, {}, sys.executable, str(tmp_path / "my host"))
-    done = subprocess.run(said, shell=True, cwd=tmp_path / "elsewhere", stdout=subprocess.PIPE)
+    command = resume_command.build(
+        LaunchEnv(), words, {}, sys.executable, str(tmp_path / "my host")
+    )
+    done = subprocess.run(command, shell=True, cwd=tmp_path / "elsewhere", stdout=subprocess.PIPE)
     assert done.stdout == b"ours ours\n"
 
 

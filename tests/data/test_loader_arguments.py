@@ -1,8 +1,7 @@
-"""What a host may leave out of a DataLoader's arguments, and what else the loaders answer."""
+"""What a host may leave out of a DataLoader's arguments, or give in an unusual form."""
 
 from __future__ import annotations
 
-import pytest
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
@@ -39,21 +38,3 @@ def test_a_stream_on_one_rank_has_no_length_to_be_too_short():
     one = {"rank": 0, "world_size": 1, "seed": 3, "batch_size_per_rank": 4}
     kwargs = {"dataset": Stream(), "batch_size": 4, "drop_last": True}
     assert list(train_loader(DataLoader, kwargs, **one)) == []
-
-
-def test_a_share_is_known_before_its_pass_and_delivered_in_it():
-    loader = train_loader(
-        DataLoader, {"dataset": Samples(9), "shuffle": True}, **TWO, batch_size_per_rank=1
-    )
-    share = loader.share_of_pass.tolist()
-    assert len(share) == 4 and indices(loader) == [[index] for index in share]
-
-
-@pytest.mark.parametrize("number", [0, 4])
-def test_a_dropped_rest_of_a_pass_is_followed_by_the_next(number):
-    kwargs = {"dataset": Samples(12), "batch_size": 2}
-    loader = train_loader(DataLoader, kwargs, **TWO, batch_size_per_rank=2)
-    loader.seek({"kind": "pass", "pass": number, "samples": 4, "order": None}, 2, 1)
-    assert loader.batches_left() == 2
-    loader.drop_iterator()
-    assert loader.position()["pass"] == number + 1 and loader.batches_left() == 3

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.errors import CheckpointError
@@ -202,30 +202,11 @@ def test_another_batch_size_begins_the_pass_after_what_was_drawn():
     whole = Host(one(OneByOne()), held=True)
     whole.epoch(3)
     resumed = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=4, sampler=OneByOne()))
-    said = resumed.seek(whole.loader.position(), 1, 1)
-    assert said.endswith("begins a new pass, since the batch size has changed")
+    line = resumed.seek(whole.loader.position(), 1, 1)
+    assert line.endswith("begins a new pass, since the batch size has changed")
     sampler = OneByOne()
     sampler.draw.randint(SIZE, size=3 * BATCH)
     assert sum(indices(resumed), []) == list(sampler)
-
-
-def test_the_order_is_that_of_delivered_batches():
-    """A worker is given indices before."""
-    orders = []
-    for workers in (0, 1):
-        next(iterator := iter(loader := one(OwnStream(), workers)))
-        orders.append(loader.position()["order"])
-        del iterator
-    assert orders[0] == orders[1]
-
-
-def test_the_streams_of_a_pass_are_known_once_it_has_an_index():
-    loader = one(OwnStream())
-    assert len(list(loader)) == SIZE // BATCH
-    iterator = iter(loader)
-    assert loader.position()["sampler_random"] is None
-    next(iterator)
-    assert loader.position()["sampler_random"] is not None
 
 
 def test_a_position_that_waits_for_its_pass_is_that_of_the_run():
@@ -235,51 +216,3 @@ def test_a_position_that_waits_for_its_pass_is_that_of_the_run():
     resumed = one(OwnStream())
     resumed.seek(position, 1, 1)
     assert resumed.position() is position
-
-
-def test_what_the_loader_has_is_that_of_the_host():
-    sampler = OwnStream()
-    assert one(sampler).loader.batch_sampler.sampler.draw is sampler.draw
-    between, stream = ReplayedLoader([1, 2]), ReplayedLoader(DataLoader(Stream(), batch_size=2))
-    next(iterator := iter(stream))
-    for position in (between.position(), stream.position()):
-        assert position["iterations"] is None
-        assert position["has_workers"] is False
-    list(between)
-    assert between.position()["has_workers"] is False
-    del iterator
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(8))
-
-
-@pytest.mark.parametrize(("steps", "held"), [(3, True), (SIZE // BATCH, False)])
-def test_states_of_earlier_versions_have_neither_generator_nor_workers(steps, held):
-    def host():
-        seeded = {"generator": torch.Generator().manual_seed(4)}
-        return ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **seeded))
-
-    whole = Host(host(), held)
-    whole.epoch(steps)
-    position = whole.loader.position()
-    del position["generator"], position["has_workers"]
-    resumed = Host(host(), held)
-    resumed.loader.seek(position, 1, 1)
-    assert resumed.loader.position()["has_workers"] is False
-    assert indices(resumed.epoch(2)) == indices(whole.epoch(2))
-
-
-def test_workers_of_an_earlier_pass_are_in_the_position():
-    workers = {"num_workers": 1, "persistent_workers": True}
-    loader = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **workers))
-    seen = []
-    for _ in range(2):
-        next(iterator := iter(loader))
-        seen.append(loader.position()["has_workers"])
-        list(iterator)
-    assert seen == [False, True] and loader.position()["has_workers"] is True
-    resumed = ReplayedLoader(DataLoader(Samples(SIZE), batch_size=BATCH, **workers))
-    resumed.seek(loader.position(), 1, 1)
-    assert resumed.position()["has_workers"] is True

@@ -226,6 +226,12 @@ def test_digests_tell_shares_apart_and_orders_alike():
     assert per_rank[0].digest(20) != before[0]
 
 
+def test_a_share_is_known_before_its_pass_and_delivered_in_it():
+    [_, loader] = loaders(train_loader, 9, 2, 1, shuffle=True)
+    share = loader.share_of_pass.tolist()
+    assert len(share) == 4 and [int(index) for index in loader] == share
+
+
 @pytest.mark.parametrize(
     "indices, telling, once",
     [

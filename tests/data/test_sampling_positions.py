@@ -297,6 +297,15 @@ def test_a_pass_that_no_epoch_has_drawn_from_begins(position):
     assert "(number 7)" in loader.seek(position, 1, 2)
 
 
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_dropped_rest_of_a_pass_is_followed_by_the_next(number):
+    loader = sharded(12, 2, 1, 2)
+    loader.seek({"kind": "pass", "pass": number, "samples": 4, "order": None}, 2, 1)
+    assert loader.batches_left() == 2
+    loader.drop_iterator()
+    assert loader.position()["pass"] == number + 1 and loader.batches_left() == 3
+
+
 def test_what_a_resume_says_of_the_data():
     place = {"kind": "pass", "pass": 2, "samples": 24, "order": None}
     said = "data: pass 3 resumes after 24 of 43 samples"

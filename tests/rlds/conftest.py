@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from tests.rlds import other_shapes
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-keep_triton_first()  # some modules of tests import TensorFlow themselves
 
 LENGTHS = (1, 2, 3, 5, 9, 17, 30, 4, 8, 11, 2, 6, 21, 7)
 WORDLESS, FAILED = {3, 9}, {2, 12}

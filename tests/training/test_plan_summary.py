@@ -115,8 +115,11 @@ def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypa
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
 
 
-@pytest.mark.parametrize(("ema", "size"), [(None, 4 * 12 + 8 * 6), (object(), 8 * 12 + 8 * 6)])
-def test_files_that_do_not_fit_are_a_warning(ema, size, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("ema", "size", "needed", "room"),
+    [(None, 4 * 12 + 8 * 6, "1.1 kB", "959 B"), (object(), 8 * 12 + 8 * 6, "1.6 kB", "1.4 kB")],
+)
+def test_files_that_do_not_fit_are_a_warning(ema, size, needed, room, tmp_path, monkeypatch):
     """Whether or not the nets are wrapped one by one: 6 parameters of 12 are trained."""
     present = run_of(config())
     present.built.nets.clear()
@@ -132,9 +135,10 @@ def test_files_that_do_not_fit_are_a_warning(ema, size, tmp_path, monkeypatch):
     for free, is_said in ((10 * size - 1, True), (10 * size, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
         text = present.describe(model)
-        expected = f"(11 files of {size} B: 3 states, last.pth, last_bak.pth, one while it is "
-        expected += "written, 5 in models/), and "
-        assert (expected in text) == is_said and ("disk: warning" in text) == is_said
+        expected = f"disk: warning: this run writes {needed} (11 files of {size} B: 3 states, "
+        expected += "last.pth, last_bak.pth, one while it is written, 5 in models/), and "
+        expected += f"{room} are free."
+        assert (expected in text) == is_said and ("disk:" in text) == is_said
 
 
 def test_the_number_of_steps():

@@ -23,8 +23,6 @@ class Evaluation:
     def __init__(self, note: Path, words: str) -> None:
         self.note, self.words = note.with_name(env.RUN_NOTE), shlex.split(words)
         self.process: subprocess.Popen | None = None
-        self.is_complete = True
-        """False once results are missing; they can be played later."""
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         if words:
@@ -40,6 +38,11 @@ class Evaluation:
             self.arguments = ["evaluate", directory, "--follow", *self.words]
             command = ["nice", sys.executable, "-m", "robomimic_ddp", *self.arguments]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    @property
+    def lacks_results(self) -> bool:
+        """Whether the evaluation, which has ended, left out results; they can be played later."""
+        return self.process is not None and self.process.returncode != 0
 
     def end(self, is_complete: bool) -> None:
         """End the evaluation after training: when its last results are there if training
@@ -60,8 +63,7 @@ class Evaluation:
         finally:
             self.words = []
             training_process.stop(self.process)
-            self.is_complete = self.process.returncode == 0
-            if not self.is_complete:
+            if self.lacks_results:
                 print_clean(
                     "launch: results of the evaluation are missing; run the remaining rollouts "
                     "with:\n"

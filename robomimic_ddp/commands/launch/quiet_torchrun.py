@@ -86,7 +86,7 @@ def main() -> int:
                 raise
             outcome, code = _not_needed("it had all its nodes"), EXIT_REFUSED
         else:
-            return EXIT_DONE if evaluation.is_complete else EXIT_REFUSED
+            return EXIT_REFUSED if evaluation.lacks_results else EXIT_DONE
         finally:
             ended.set()
             evaluation.end(is_complete=False)

@@ -50,7 +50,8 @@ def is_left_to_host(path: Any) -> bool:
     """
     file = paths.expanded(path)
     exists = os.path.exists(file)
-    if file.suffix.lower() == ".json" or exists and not os.path.isfile(file):
+    is_special = exists and not os.path.isfile(file)
+    if file.suffix.lower() == ".json" or is_special:
         return False  # a pipe or a folder is refused where it would be read
     if file.suffix and not exists:
         raise _absent(path, "--config ")
