@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
@@ -16,6 +17,8 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.data.sampling.sampler import ShardedSampler
+from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run
 from robomimic_ddp.training.presets import Prepared
@@ -242,6 +245,29 @@ def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config(data=[]), ranks=1, on_node=1, gpus=0)
     present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
     assert "samples over all ranks" not in present.describe()
+
+
+@pytest.mark.parametrize(
+    ("size", "drop_last", "text"),
+    [
+        (
+            131,
+            True,
+            "a pass is 4 batches on each rank, without the 3 sample(s) that do not fill one",
+        ),
+        (128, True, "a pass is 4 batches on each rank\n"),
+        (131, False, "a pass is 5 batches on each rank\n"),
+    ],
+)
+def test_samples_that_a_pass_leaves_out_are_counted(size, drop_last, text):
+    present = run_of(config(data=[]))
+    sampler = ShardedSampler(
+        lambda _: numpy.arange(size), size, rank=0, world_size=8, drop_last=drop_last
+    )
+    present.built.loaders["train"] = ShardedLoader(
+        torch.utils.data.DataLoader, {"dataset": range(size)}, sampler, 4, drop_last
+    )
+    assert text in present.describe()
 
 
 def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
