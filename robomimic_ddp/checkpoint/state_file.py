@@ -6,6 +6,7 @@ A file contains {"format", "digest", "state"}; the digest covers every bit of th
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -49,6 +50,10 @@ _REMEDY = (
 
 class NotOurState(CheckpointError):
     """A complete file that this version cannot use: of another format, or with other contents."""
+
+
+class UnreadableState(CheckpointError):
+    """A file that cannot be read now, and may be complete."""
 
 
 @watchdog.saving("the state")
@@ -108,7 +113,7 @@ def exists(directory: Path) -> bool:
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
     """Main rank: return the newest undamaged state, and notes on skipped files. Renames a damaged
     newest file, so that it never becomes the previous one. Raises CheckpointError if none can be
-    used, and NotOurState if another version wrote it.
+    used, NotOurState if another version wrote it, UnreadableState if it may be undamaged.
     """
     notes = []
     for name in (STATE, PREVIOUS):
@@ -119,7 +124,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
         try:
             state = read_file(path)
             require_complete(state, path)
-        except NotOurState:
+        except (NotOurState, UnreadableState):
             raise
         except CheckpointError as error:
             notes.append(str(error))
@@ -149,17 +154,20 @@ def job_of(directory: Path) -> str | None:
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the state in the file. Raises CheckpointError if damaged, NotOurState if of another
-    format.
+    format, UnreadableState if it cannot be read.
     """
-    if path.is_symlink() and not path.exists():
-        raise CheckpointError(
-            f"{path} is a link to {os.readlink(path)}, where there is no file (is that disk "
-            "mounted?)."
-        )
     try:
-        sealed = torch.load(files.regular(path), map_location="cpu", weights_only=True)
+        file = files.regular(os.path.realpath(path))
+        sealed = torch.load(file, map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
-    except Exception as error:  # of damaged bytes: any
+    except Exception as error:  # of damaged bytes: any, and EINVAL where they were cut off
+        trouble = getattr(error, "errno", None)
+        if isinstance(error, MemoryError) or trouble not in (None, errno.EINVAL):
+            raise UnreadableState(
+                f"{path} cannot be read ({safe_load.reason(error)}). It may be complete, and an "
+                "older state would lose what was trained since. See that it can be read, then "
+                "resume again; move it away to resume from an older one."
+            ) from error
         cut = path.is_file() and not safe_load.is_archive(path)
         size = path.stat().st_size if cut else 0
         why = f"cut off while it was written, at {size} bytes" if cut else safe_load.reason(error)

@@ -5,6 +5,7 @@ Saves that fail: tests/ranks/resuming/test_disk_faults.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from unittest import mock
@@ -97,6 +98,28 @@ def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_pa
     assert same(state_file.read_file(tmp_path / PREVIOUS), state(1))
     half(tmp_path / STATE)
     assert same(read(tmp_path)[0], state(1))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("trouble", ["a link to a disk that is not mounted", "a reading error"])
+def test_a_newest_file_that_may_be_complete_is_not_passed_over(trouble, tmp_path, monkeypatch):
+    write(tmp_path, state(1), best=False)
+    write(tmp_path, state(2), best=False)
+    if trouble == "a reading error":
+        stale = OSError(errno.ESTALE, "Stale file handle")
+        monkeypatch.setattr(torch, "load", mock.Mock(side_effect=stale))
+        reason = "Stale file handle"
+    else:
+        (tmp_path / STATE).rename(tmp_path / "elsewhere.pth")
+        (tmp_path / STATE).symlink_to("missing/elsewhere.pth")
+        reason = f"No such file or directory: '{tmp_path}/missing/elsewhere.pth'"
+    with pytest.raises(CheckpointError) as refused:
+        read(tmp_path)
+    text = str(refused.value)
+    assert text.startswith(f"{tmp_path / STATE} cannot be read (") and reason in text
+    assert text.endswith("then resume again; move it away to resume from an older one.")
+    assert not (tmp_path / "ddp_state_damaged.pth").exists()
+    assert os.path.lexists(tmp_path / STATE)
 
 
 def test_every_byte_of_the_archive_matters_or_changes_nothing(tmp_path):

@@ -267,6 +267,16 @@ def test_checkpoints_that_have_no_mean(write, tmp_path, capsys):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("model", [{"actor": {"nets": nets(0, False)}}, nets(0, False)])
+def test_a_model_without_nets_is_not_written_empty(write, tmp_path, capsys, model):
+    """Of a hierarchical policy, and of a host that saves the keys of its nets."""
+    paths, out = [write(f"{n}.pth", n, model=model) for n in range(2)], tmp_path / "out.pth"
+    for words in (("average", *paths), ("convert", paths[0], "--layout", "host")):
+        assert command(*words, "-o", out) == 1 and not out.exists()
+        assert f'robomimic-ddp: {paths[0]} has a model without "nets"' in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
 def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
     out = tmp_path / "out.pth"
     out.write_text("the user's")

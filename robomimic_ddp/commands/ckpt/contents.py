@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import require_complete, safe_load, torch_save
+from robomimic_ddp.checkpoint.capture import STATEFUL
 from robomimic_ddp.config import paths, tree
 from robomimic_ddp.config.host import net_sizes
 from robomimic_ddp.errors import CheckpointError
@@ -116,9 +117,15 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
     """Return `content` in another layout; `ema`: with the averaged weights as its nets, too, and
     nothing of the training. They stay its averages: a host acts with those.
 
-    Raises CheckpointError if it has no averaged weights.
+    Raises CheckpointError if it has no averaged weights, or no nets under that name.
     """
     sections = sections_of(content["model"])
+    if not sections:
+        raise CheckpointError(
+            f'{name} has a model without "nets". Checkpoints of hierarchical policies (HBC, IRIS), '
+            "and of hosts that save the keys of their nets without that name, can be shown, but "
+            "not averaged or converted."
+        )
     if ema:
         if "ema" not in sections:
             raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
@@ -207,14 +214,19 @@ def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
 
 def weights_digest(content: Mapping[str, Any], shown: str) -> str:
     """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
-    parts = [content["model"].get("nets"), content["model"].get("ema")]
-    if broken := safe_load.not_numbers(parts):
+    weights = _without_optimizers(content["model"])
+    if broken := safe_load.not_numbers(weights):
         raise CheckpointError(
-            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as "
-            f"{broken[0].partition('.')[2]}: its training had diverged, so its policy cannot act. "
-            "Use an earlier checkpoint."
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
+            "its training had diverged, so its policy cannot act. Use an earlier checkpoint."
         )
-    return digest(parts)[:16]
+    return digest(weights)[:16]
+
+
+def _without_optimizers(nest: Any) -> Any:
+    if not isinstance(nest, Mapping):
+        return nest
+    return {key: _without_optimizers(part) for key, part in nest.items() if key not in STATEFUL}
 
 
 def write(content: Mapping[str, Any], output: Path) -> None:

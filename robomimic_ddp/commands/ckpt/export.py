@@ -13,6 +13,7 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import torch_save
+from robomimic_ddp.checkpoint.capture import STATEFUL
 from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.commands.evaluate.record import cells
 from robomimic_ddp.config import paths, tree
@@ -24,7 +25,7 @@ from robomimic_ddp.monitoring.records import evaluation, history, run_summary
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 STATISTICS, METADATA = "normalization.json", "metadata.json"
 LOADER = Path(__file__).with_name("load_policy.py")
-_TRAINING = {"nets", "ema", "optimizers", "lr_schedulers"}
+_TRAINING = {"nets", "ema", *STATEFUL}
 """What a host's model consists of, if it acts with its nets or their average alone."""
 _NEEDED = ("config", "algo_name", "shape_metadata")
 
