@@ -82,9 +82,14 @@ def _capture_average(ema: Any) -> dict[str, Any]:
 
 
 def numbers(owner: Any) -> dict[str, Any]:
-    """Attributes of `owner` that are numbers or flags: step counts, decays, "checked already"."""
-    kinds = (bool, int, float, np.generic)
-    return {name: value for name, value in vars(owner).items() if isinstance(value, kinds)}
+    """Attributes of `owner` that are numbers or flags: step counts, decays, "checked already"; no
+    members of enumerations.
+    """
+    return {
+        name: value
+        for name, value in vars(owner).items()
+        if type(value) in (bool, int, float) or isinstance(value, np.generic)
+    }
 
 
 def plain(value: Any, path: str = "state") -> Any:

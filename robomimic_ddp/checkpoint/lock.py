@@ -51,10 +51,15 @@ def take(directory: Path) -> IO[bytes]:
 
 def _wait_until_free(lock: IO[bytes], directory: Path) -> None:
     """Return once the lock is ours and no other node shows that it is alive."""
-    started, first, is_ours = time.monotonic(), _beat(directory), False
-    silence = _silence_needed(first)
+    started, first, has_locks = time.monotonic(), _beat(directory), True
+    try:
+        is_ours = _try_lock(lock)
+    except OSError as error:
+        warn(f"{directory} cannot be locked: {error}")
+        is_ours, has_locks = True, False
+    silence = _silence_needed(first, has_locks)
     while True:
-        is_ours = is_ours or _try_lock(lock, directory)
+        is_ours = is_ours or _try_lock(lock)
         if is_ours and not silence:
             return
         beat = _beat(directory)
@@ -68,13 +73,12 @@ def _wait_until_free(lock: IO[bytes], directory: Path) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _try_lock(lock: IO[bytes], directory: Path) -> bool:
+def _try_lock(lock: IO[bytes]) -> bool:
+    """Return whether the lock is ours. Raises OSError on a file system without locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # a file system without locks
-        warn(f"{directory} cannot be locked: {error}")
     return True
 
 
@@ -86,11 +90,13 @@ def _beat(directory: Path) -> dict[str, Any] | None:
         return None
 
 
-def _silence_needed(beat: dict[str, Any] | None) -> float:
+def _silence_needed(beat: dict[str, Any] | None, has_locks: bool) -> float:
     """Return the seconds of silence after which a run whose lock we have is dead; 0 if it was on
-    this node, where locks are certain.
+    this node, whose locks are certain where the file system has any.
     """
-    if beat is None or beat.get("finished") or beat.get("host") == env.host_name():
+    if beat is None or beat.get("finished"):
+        return 0.0
+    if has_locks and beat.get("host") == env.host_name():
         return 0.0
     if time.time() - beat["time"] > _STALE_SECONDS:
         return 0.0

@@ -112,3 +112,12 @@ def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(lock.fcntl, "flock", refused)
     checkpoint.take(tmp_path).close()
     assert capsys.readouterr().err.count("cannot be locked") == 1
+    beat = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0)
+    beat.write()
+    beat.start()
+    try:
+        with pytest.raises(checkpoint.DirectoryInUse, match=f"process {os.getpid()}"):
+            checkpoint.take(tmp_path)
+    finally:
+        beat._stop.set()
+        beat._thread.join()

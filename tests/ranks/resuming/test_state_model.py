@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -123,6 +124,14 @@ def test_the_parts_of_a_hierarchical_algorithm():
     restore_model(fresh, saved)
     assert state_file.digest(captured(fresh)) == state_file.digest(saved)
     assert fresh.planner.steps == 3 and fresh.actor.steps == 0
+
+
+def test_a_member_of_an_enumeration_is_no_number_of_a_state():
+    class Mode(enum.IntEnum):
+        FAST = 1
+
+    algo = SimpleNamespace(nets=nn.ModuleDict(), mode=Mode.FAST, steps=3, is_ready=False)
+    assert captured(algo)[""]["numbers"] == {"steps": 3, "is_ready": False}
 
 
 def test_values_of_a_state_are_plain():
