@@ -198,6 +198,17 @@ def test_numbers_beyond_a_float32_and_turns_of_nothing_raise_no_warning():
     assert turned.shape == (2, 6) and not np.isfinite(turned).all()
 
 
+@pytest.mark.parametrize("source", ["quat_xyzw", "axis_angle", "matrix"])
+def test_angles_of_float32_rotations_are_right_at_a_pitch_of_90_degrees(source):
+    draw = np.random.default_rng(0).uniform
+    angles = np.stack([draw(-3, 3, 500), np.pi / 2 - draw(0, 1e-5, 500), draw(-3, 3, 500)], 1)
+    stored = convert(angles, "euler_xyz", source).astype(np.float32)
+    part = Part("turn", 0, stored.shape[1], (source, "euler_xyz"))
+    back = part_values({"turn": stored}, part).astype(np.float64)
+    given = convert(stored.astype(np.float64), source, "matrix")
+    assert np.allclose(convert(back, "euler_xyz", "matrix"), given, atol=1e-6)
+
+
 def test_the_numbers_of_a_part_and_of_actions():
     half = np.sqrt(0.5)
     steps = {
@@ -215,6 +226,7 @@ def test_the_numbers_of_a_part_and_of_actions():
     assert np.array_equal(by_key["y"], actions[:, 3:])
     turns = np.random.default_rng(0).uniform(-3, 3, (100, 3)).astype(np.float32)
     of_turns = part_values({"turn": turns}, Part("turn", 0, 3, ("euler_xyz", "rot_6d")))
-    assert np.array_equal(of_turns, convert(turns, "euler_xyz", "rot_6d")), "in their own precision"
+    exact = convert(turns.astype(np.float64), "euler_xyz", "rot_6d")
+    assert np.array_equal(of_turns, exact.astype(np.float32))
     of_integers = part_values(steps, Part("whole", 0, 4, ("quat_xyzw", "euler_xyz")))
     assert of_integers.tolist() == [[0, 0, 0]]

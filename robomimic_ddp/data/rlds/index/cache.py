@@ -34,7 +34,7 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.terminal import warn
 
 logger = logging.getLogger(__name__)
-INDEX_VERSION = 4
+INDEX_VERSION = 5
 """Raised when the stored data, or how an action is computed, changes: old caches are ignored."""
 _GROUPS = ("actions", "states")
 _FILES = "files"

@@ -13,12 +13,13 @@ from robomimic_ddp.data.rlds.schema.rotations import convert
 
 
 def part_values(steps: Mapping[str, Any], part: Part) -> np.ndarray:
-    """Return the numbers of `part` of step features {name: [T, ...]}, float32 [T, part.size]: cast
-    after conversion, since float32 sines of float64 angles would differ.
+    """Return the numbers of `part` of step features {name: [T, ...]}, float32 [T, part.size].
+    Rotations are computed in float64: in float32 the angles of a pitch near 90 degrees have no
+    digit that is right.
     """
     values = steps[part.source]
     values = values.reshape(len(values), math.prod(values.shape[1:]))
-    if part.rotation and values.dtype.kind != "f":
+    if part.rotation:
         values = values.astype(np.float64)
     with np.errstate(all="ignore"):
         columns = values[:, part.start : part.stop]
