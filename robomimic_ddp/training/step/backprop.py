@@ -104,11 +104,13 @@ robomimic's lineage have one text; a fork that changed it keeps its own function
 
 
 def stands_for(host: Any, known: Collection[str] = KNOWN) -> bool:
-    """Return whether `host` is a function of a `known` digest (a partial of one counts as it):
-    `update` computes what those of KNOWN do.
+    """Return whether `host` is a function of a `known` digest (a partial of one counts as it, a
+    decorated one does not): `update` computes what those of KNOWN do.
     """
     while isinstance(host, functools.partial):
         host = host.func
+    if hasattr(host, "__wrapped__"):
+        return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(host)))
     except (OSError, TypeError, SyntaxError):
@@ -121,7 +123,6 @@ def digest(tree: ast.Module) -> str:
     function = tree.body[0]
     if not isinstance(function, ast.FunctionDef):
         return ""
-    function.decorator_list = []
     if ast.get_docstring(function) is not None:
         function.body = function.body[1:]
     return hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:16]

@@ -6,6 +6,8 @@ host's options.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -87,18 +89,23 @@ def _fuse(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _part(optimizer: torch.optim.Optimizer, host_options: list) -> None:
-    for entry, option in zip(optimizer.param_groups, host_options):
+    for entry, option in zip(optimizer.param_groups, _of_all(host_options)):
         entry["fused"] = option
     for state in optimizer.state.values():
         if torch.is_tensor(state.get(_STEP)):
             state[_STEP] = state[_STEP].cpu()
 
 
+def _of_all(host_options: list) -> Iterator[bool | None]:
+    """Yield the host's options; None for each parameter group that it adds during training."""
+    return itertools.chain(host_options, itertools.repeat(None))
+
+
 def _export(host_options: list, optimizer: Any, state_dict: dict) -> dict:
     """`state_dict` with the host's options, and step counts on the CPU."""
     groups = [
         {**entry, "fused": option}
-        for entry, option in zip(state_dict["param_groups"], host_options)
+        for entry, option in zip(state_dict["param_groups"], _of_all(host_options))
     ]
     states = {
         key: {**state, _STEP: state[_STEP].cpu()} if torch.is_tensor(state.get(_STEP)) else state

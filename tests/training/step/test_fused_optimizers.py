@@ -101,6 +101,21 @@ def test_an_overflow_leaves_a_step_out_and_is_not_read_back(kind, monkeypatch):
 
 
 @NEEDS_OPTIMIZER_HOOKS
+def test_a_group_that_is_added_during_training_is_saved():
+    model, added = make("AdamW"), nn.Linear(2, 2)
+    optimizer = model.optimizers["policy"]
+    with ExitStack() as undo:
+        assert fused_optimizers.install(model, undo)
+        optimizer.add_param_group({"params": list(added.parameters()), "lr": 1e-2})
+        added(torch.ones(1, 2)).sum().backward()
+        train(model, 0, 1)
+        saved = optimizer.state_dict()
+    assert [len(entry["params"]) for entry in saved["param_groups"]] == [4, 2]
+    assert [entry["fused"] for entry in saved["param_groups"]] == [None, None]
+    optimizer.load_state_dict(saved)
+
+
+@NEEDS_OPTIMIZER_HOOKS
 def test_what_the_host_has_chosen_stays():
     for options in ({"foreach": True}, {"lr": torch.tensor(0.1)}, {"capturable": False}):
         model = make("Adam")
@@ -125,6 +140,13 @@ def test_only_known_text_is_replaced():
     assert not backprop.stands_for(lambda net, optim, loss: 0.0)
     assert not backprop.stands_for(require_close)
     assert not backprop.stands_for(print)
+
+    @functools.wraps(backprop_for_loss)
+    def decorated(*args, **kwargs):
+        return backprop_for_loss(*args, **kwargs)
+
+    assert not backprop.stands_for(decorated)
+    assert not backprop.stands_for(functools.partial(decorated, max_grad_norm=1.0))
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
