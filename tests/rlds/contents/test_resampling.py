@@ -105,6 +105,12 @@ def test_a_folder_where_no_compiled_code_can_be_written_is_no_error(tmp_path):
     assert compile_at(tmp_path, code) == "0"
 
 
+@pytest.mark.slow
+def test_a_user_without_a_home_folder_gets_no_folder_of_that_name(tmp_path):
+    compile_at(Path("~"), f"import os; os.chdir({str(tmp_path)!r})\n{COMPILES}")
+    assert list(tmp_path.iterdir()) == []
+
+
 ENCODERS = {
     "jpeg": lambda tf, frame: tf.io.encode_jpeg(frame, quality=92),
     "grey jpeg": lambda tf, frame: tf.io.encode_jpeg(frame[..., :1]),
@@ -115,6 +121,9 @@ ENCODERS = {
     "grey png": lambda tf, frame: tf.io.encode_png(frame[..., :1]),
     "png with alpha": lambda tf, frame: tf.io.encode_png(
         np.concatenate([frame, frame[..., :1]], 2)
+    ),
+    "grey png of 16 bits": lambda tf, frame: tf.io.encode_png(
+        frame[..., :1].astype(np.uint16) * 257 + 3
     ),
     "png of 16 bits": lambda tf, frame: tf.io.encode_png(frame.astype(np.uint16) * 257 + 3),
 }
@@ -145,3 +154,5 @@ def test_what_is_no_frame_of_the_size_is_refused():
             decode(damaged)
     with pytest.raises(RecordError, match="61x83 pixels, not the 61x84"):
         decode(data, (61, 84))
+    with pytest.raises(RecordError, match="61x83 pixels, not the 8x10"):
+        decode(data, (8, 10), bytearray(8 * 10 * 3))

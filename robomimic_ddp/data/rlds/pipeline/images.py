@@ -15,7 +15,7 @@ from robomimic_ddp.errors import DataError
 _JPEG = b"\xff\xd8\xff"
 _FORMATS = ("PNG", "GIF", "BMP")
 _kept = threading.local()
-_CUT_OFF = "Premature end"
+_CUT_OFF, _TOO_SMALL = "Premature end", "buffer is too small"
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
@@ -118,14 +118,15 @@ def _decoded_jpeg(data: bytes, buffer: Any) -> np.ndarray:
     import simplejpeg
 
     # The faster transformation is TensorFlow's choice.
-    options = {"fastdct": True, "buffer": buffer}
     try:
-        return simplejpeg.decode_jpeg(data, **options)
+        return simplejpeg.decode_jpeg(data, fastdct=True, buffer=buffer)
     except ValueError as error:
         message = str(error)
+    if _TOO_SMALL in message:  # for a larger frame than the metadata's
+        buffer = None
     try:  # as TensorFlow, which takes a file with a few bytes too many, but no file that is cut off
         if _CUT_OFF not in message:
-            return simplejpeg.decode_jpeg(data, strict=False, **options)
+            return simplejpeg.decode_jpeg(data, strict=False, fastdct=True, buffer=buffer)
     except ValueError as error:
         message = str(error)
     raise RecordError(f"it is not a complete JPEG: {message}")
@@ -136,6 +137,8 @@ def _decoded(data: bytes) -> np.ndarray:
 
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            if image.mode.startswith("I"):  # grey of 16 bits
+                return np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, -1)
             return np.array(image.convert("RGB"))
     # Pillow raises many things for damaged data.
     except Exception as error:

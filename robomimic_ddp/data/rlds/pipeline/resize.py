@@ -165,4 +165,5 @@ def compiled_filter() -> Any:
         from robomimic_ddp.data.rlds.pipeline.compiled import CompiledFilter
     except ImportError:
         return None
-    return CompiledFilter(str(paths.expanded(_CODE)))
+    folder = paths.expanded(_CODE)
+    return CompiledFilter(str(folder) if folder.is_absolute() else "")  # no home: numba's choice
