@@ -71,7 +71,7 @@ setup(
             "tensorflow-datasets>=4.9.3",
         ],
         "plot": ["matplotlib>=3.5"],
-        "sweep": ["optuna>=4.0"],
+        "sweep": ["optuna>=4.3"],
         "completion": ["shtab>=1.7"],
         "docs": DOCS,
         "test": [
@@ -83,7 +83,7 @@ setup(
             "matplotlib>=3.5",
             "nbclient",
             "nbformat",
-            "optuna>=4.0",
+            "optuna>=4.3",
             "pillow",
             "pytest>=7.4",
             "psutil",

@@ -195,6 +195,14 @@ def test_optuna_is_an_extra(config, tmp_path, capsys, monkeypatch):
         assert 'pip install ".[sweep]"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("version", ["4.2.1", "3.6.2"])
+def test_an_optuna_whose_locks_outlive_their_workers_is_refused(version, tmp_path, monkeypatch):
+    """Its next writer would wait without end."""
+    monkeypatch.setattr("optuna.__version__", version)
+    with pytest.raises(DataError, match=f"need Optuna 4.3 or later: {version} never"):
+        study.Sweep(tmp_path)
+
+
 def test_an_unedited_host_trains_nothing(make, capsys):
     """Every trial would fail. Which host it is: test_launch_checks.py."""
     assert sweep("run", make("train.seed=1").directory) == EXIT_REFUSED

@@ -13,11 +13,13 @@ def load_optuna() -> Any:
     """Return Optuna, which logs warnings only. Raises DataError if it is missing or too old."""
     try:
         import optuna
-        import optuna.storages.journal
+
+        if tuple(map(int, optuna.__version__.split(".")[:2])) < (4, 3):
+            raise ImportError(f"{optuna.__version__} never releases a killed worker's lock")
     except ImportError as error:
         raise DataError(
-            f"sweeps need Optuna 4 or later, which cannot be imported: {error}. Install the "
-            'extra: pip install ".[sweep]" in robomimic-ddp\'s checkout.'
+            f"sweeps need Optuna 4.3 or later: {error}. Install the extra: "
+            'pip install ".[sweep]" in robomimic-ddp\'s checkout.'
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
