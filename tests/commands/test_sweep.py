@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -171,7 +172,7 @@ def test_ranks_begin_at_one(capsys):
 def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     search = make("train.seed=1,2")
     assert sweep("new", search.directory, "--config", config, "train.seed=3") == EXIT_USAGE
-    assert "of another sweep" in capsys.readouterr().err
+    assert "already has sweep.journal. Train that sweep with" in capsys.readouterr().err
     assert len(study.Sweep(search.directory).trials()) == 2
     for action in ("run", "show"):
         assert sweep(action, tmp_path) == EXIT_REFUSED
@@ -186,6 +187,17 @@ def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     (search.directory / study.JOURNAL).mkdir()
     assert sweep("show", search.directory) == EXIT_REFUSED
     assert f"{study.JOURNAL} cannot be read: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "trials/000-seed_1"])
+def test_what_a_sweep_without_its_journal_has_left_is_not_overwritten(
+    name, config, tmp_path, capsys
+):
+    (tmp_path / "sweep" / name).mkdir(parents=True)
+    assert sweep("new", tmp_path / "sweep", "--config", config, "train.seed=3") == EXIT_USAGE
+    message = f"already has {name.partition('/')[0]}. Remove it, or name another folder."
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "sweep" / study.JOURNAL).exists()
 
 
 def test_optuna_is_an_extra(config, tmp_path, capsys, monkeypatch):
@@ -473,6 +485,17 @@ def test_a_full_disk_is_one_error(make, config, tmp_path, monkeypatch, capsys):
         codes.append(sweep("new", tmp_path / "new", "--config", config, "train.seed=1,2"))
     assert codes == [EXIT_REFUSED] * 2
     assert capsys.readouterr().err.count("the sweep cannot be read or written") == 2
+
+
+@pytest.mark.bad_input
+def test_a_sweep_is_made_again_after_a_full_disk(config, tmp_path, monkeypatch, capsys):
+    words = ("new", tmp_path / "sweep", "--config", config, "train.seed=1,2")
+    with monkeypatch.context() as full:
+        full.setattr(new, "atomic_open", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        assert sweep(*words) == EXIT_REFUSED
+    assert "run the command again" in " ".join(capsys.readouterr().err.split())
+    assert sweep(*words) == EXIT_DONE
+    assert len(study.Sweep(tmp_path / "sweep").trials()) == 2
 
 
 def test_a_training_whose_log_was_removed_fails_with_its_exit_code(make, capsys):

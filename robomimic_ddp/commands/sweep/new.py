@@ -29,12 +29,12 @@ def make(
     """Make a sweep over the space `searched` in `directory`. Raises UsageError, ConfigError and
     OptionError, with nothing written, for trials that could not be trained.
     """
-    names = [name for name in (JOURNAL, "trials", CONFIG) if os.path.lexists(directory / name)]
+    names = [name for name in (JOURNAL, CONFIG) if os.path.lexists(directory / name)]
+    names += ["trials"] if any(directory.glob("trials/*")) else []
     if names:
-        raise UsageError(
-            f"{directory} already has {names[0]} of another sweep. Train that sweep with "
-            "robomimic-ddp sweep run, or name another folder."
-        )
+        train = "Train that sweep with robomimic-ddp sweep run"
+        remedy = train if JOURNAL in names else "Remove it"
+        raise UsageError(f"{directory} already has {names[0]}. {remedy}, or name another folder.")
     _require_consistent(searched, sampler, trials)
     config = json.dumps(json_config.read_json(file, "--config "), indent=2).encode() + b"\n"
     metric = _metric(metric, [checked(file, values) for values in space.samples(searched)])
@@ -52,10 +52,11 @@ def make(
             study.enqueue_trial(values)
         for name in ("logs", "trials"):
             (directory / name).mkdir(exist_ok=True)
-        with atomic_open(directory / CONFIG, "wb") as opened:
+        with atomic_open(Path(temporary, CONFIG), "wb") as opened:
             opened.write(config)
-        # Last and complete: a folder without a journal is not a sweep.
-        os.rename(Path(temporary, JOURNAL), directory / JOURNAL)
+        # The journal last: a folder without one is not a sweep, and `sweep new` makes it again.
+        for name in (CONFIG, JOURNAL):
+            os.rename(Path(temporary, name), directory / name)
     return Sweep(directory)
 
 
