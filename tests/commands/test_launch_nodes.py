@@ -172,6 +172,13 @@ def test_a_second_job_at_the_address_of_a_first_is_refused():
         checks.require_rendezvous(f"localhost:{first.getsockname()[1]}", 2)
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("host", ["node01..cluster", "x" * 64 + ".cluster"])
+def test_a_first_node_that_cannot_have_that_name_is_refused(host):
+    with pytest.raises(UsageError, match=f"--rdzv {host}:29400: '{host}' cannot be the name of a"):
+        checks.require_rendezvous(f"{host}:29400", 2)
+
+
 def address_of_this_machine() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

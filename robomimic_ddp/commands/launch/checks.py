@@ -14,14 +14,19 @@ from robomimic_ddp.errors import PatchError, UsageError
 
 def require_rendezvous(rdzv: str, nodes: int) -> None:
     """Raise UsageError if this machine has the address where nodes are to meet, and another program
-    its port, or if it is the only node and does not have it. Passes for loopback, where each node
-    is a launcher of this machine.
+    its port, if it is the only node and does not have it, or if the host is not a name. Passes for
+    loopback, where each node is a launcher of this machine.
     """
     host, _, port = rdzv.rpartition(":")
     try:
         addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError:
         return  # torchrun says that the name does not resolve
+    except UnicodeError as error:
+        raise UsageError(
+            f"--rdzv {rdzv}: {host!r} cannot be the name of a host. Expected one such as "
+            "node01.cluster, whose parts have 1 to 63 characters. Correct it on every node."
+        ) from error
     faults = [_fault(family, kind, place) for family, kind, _, _, place in addresses]
     if errno.EADDRINUSE in faults:
         raise UsageError(
