@@ -26,7 +26,7 @@ from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, RobomimicDDPError
 
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
@@ -207,7 +207,8 @@ class Job:
 
     def complete(self) -> bool:
         """Add the metadata and rename the folder if all files are finished; return whether the set
-        is complete. Several tasks may call this at once. Raises WriteError.
+        is complete. Several tasks may call this at once. Raises WriteError, or OSError for a file
+        of the source.
         """
         done = {file: self.note_of(file) for file in self.files}
         if None in done.values():
@@ -219,9 +220,10 @@ class Job:
                 self.work.rename(self.target)
             except (OSError, DataError) as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
-                    if isinstance(error, OSError):
-                        raise OSError(error.errno, error.strerror) from error
-                    raise
+                    file = Path(getattr(error, "filename", None) or "")
+                    if file.parent == self.source.folder or isinstance(error, RobomimicDDPError):
+                        raise
+                    raise OSError(*error.args[:2]) from error  # the set, not a file in it
         self.tidy()
         return True
 

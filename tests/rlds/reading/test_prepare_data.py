@@ -9,6 +9,7 @@ import shutil
 import time
 from operator import attrgetter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from robomimic_ddp.data.rlds.pipeline.images import (
 from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, WriteError
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
@@ -524,6 +525,24 @@ def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsy
     assert not [name for name in after if "tfrecord" in name], "it is found before any is written"
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
+
+
+def test_the_end_names_what_could_not_be_read_or_written(stored, tmp_path, capsys, monkeypatch):
+    work = target(tmp_path).with_name("1.0.0.incomplete")
+    saved = f"{target(tmp_path)} could not be saved: "
+    for error, words in (
+        (
+            OSError(13, "no rights", stored.folder / "a.txt"),
+            "1.0.0/a.txt cannot be used: no rights",
+        ),
+        (OSError("a.txt has more than 16 MiB"), f"{saved}a.txt has more than 16 MiB. "),
+        (OSError(28, "full", str(work / ".a.txt.tmp")), f"{saved}[Errno 28] full. "),
+        (WriteError("the index could not be saved"), "robomimic-ddp: the index could not be saved"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(job_module.metadata, "write", mock.Mock(side_effect=error))
+            refused(capsys, tmp_path, stored.folder, said=(words,))
+    assert prepare(stored.folder, tmp_path) == 0
 
 
 FEW = ("corrupt record", "missing file", "a frame that is no picture")
