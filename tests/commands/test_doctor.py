@@ -270,6 +270,12 @@ def found_by(check, package, folder, monkeypatch):
     [
         ("torch", "import os; os.kill(os.getpid(), 11)", software.check_torch, "exit code -11"),
         (
+            "torch",
+            "import os; os.write(2, bytes([255])); os._exit(3)",  # not UTF-8
+            software.check_torch,
+            "\N{REPLACEMENT CHARACTER} (exit code 3)",
+        ),
+        (
             "diffusers",
             "raise ImportError(\"cannot import name 'cached_download' from 'huggingface_hub'\")",
             software.check_versions,
