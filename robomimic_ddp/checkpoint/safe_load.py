@@ -211,8 +211,8 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
             raise CheckpointError(
                 f"{shown} asks for {refused.group(1) if refused else 'TorchScript code'} when it "
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
-                "anything else could run arbitrary code. It was not loaded. If you trust its "
-                "source, give ddp.trust_checkpoint=true on the command line; else use another one."
+                "anything else could run arbitrary code. It was not loaded. Use another one. Only "
+                "a training can load it, with ddp.trust_checkpoint=true, if you trust its source."
             ) from error
         if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
             raise CheckpointError(

@@ -416,7 +416,10 @@ loop.append(loop)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (PROGRAM, "asks for posix.mkdir .*ddp.trust_checkpoint=true"),
+        (
+            PROGRAM,
+            "asks for posix.mkdir .*Only a training can load it, with ddp.trust_checkpoint=true",
+        ),
         (Calls(eval, ("1",)), "asks for (builtins.)?eval "),
         (Calls(np.load, ("a.npy",)), r"asks for numpy.*\bload "),
         (Calls(torch.storage._load_from_bytes, (b"",)), "asks for torch.storage._load_from_bytes"),
