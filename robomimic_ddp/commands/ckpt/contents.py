@@ -73,7 +73,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     """Yield the lines for `show`."""
     state = content.get("ddp_state")
     kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
-    yield f"{path}: {kind}, {decimal(Path(path).stat().st_size)}"
+    yield f"{path}: {kind}, {decimal(paths.expanded(path).stat().st_size)}"
     if state is not None:
         inside = tree.at(state, "inside.steps")
         part = f" and {inside} steps of the next" if inside else ""
