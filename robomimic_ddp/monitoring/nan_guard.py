@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -129,8 +130,9 @@ def _place_of(loader: Any, key: str) -> str:
         places = [key]
         if key == "actions":  # the batch's actions are these, concatenated
             places = list(getattr(part, "action_keys", None) or places)
-        for name, place, step in _bad_steps(path, episodes, places):
-            return f" (first in {path}: {name}, step {step}, {place!r})"
+        with suppress(OSError):  # the file was moved, or its disk fails
+            for name, place, step in _bad_steps(path, episodes, places):
+                return f" (first in {path}: {name}, step {step}, {place!r})"
     return ""
 
 

@@ -177,6 +177,13 @@ def test_training_that_never_comes_back_and_broken_data_still_stop():
         train([math.nan], True, {"actions": torch.tensor([math.nan])})
 
 
+def test_broken_data_stops_the_training_though_its_file_has_moved(tmp_path):
+    dataset = SimpleNamespace(hdf5_path=str(tmp_path / "gone.hdf5"), demos=["demo_0"])
+    guard = nan_guard.Guard(SimpleNamespace(dataset=dataset), 1)
+    with pytest.raises(DataError, match="the batch has NaN or infinity in actions. Training on it"):
+        guard.step({"Loss": math.nan}, {"actions": torch.tensor([math.nan])})
+
+
 def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_finite():
     most = nan_guard.MOST_OVERFLOWS
     norms = [math.inf] * most + [1.0] + [math.nan] * most
