@@ -15,7 +15,7 @@ import numpy as np
 
 from robomimic_ddp.config import tree
 
-_KINDS = re.compile(r"b1|[iu][1248]|f[248]|c(8|16)|[SU][1-9]\d{0,5}")
+_KINDS = re.compile(r"b1|[iu][1248]|f[248]|c(8|16)|[SU](0|[1-9]\d{0,5})")
 
 
 class _Dtype:
@@ -48,7 +48,8 @@ def _array(shape: Any, dtype: Any, content: Any, order: str) -> np.ndarray:
     lengths = isinstance(shape, tuple) and all(type(length) is int for length in shape)
     if not (lengths and isinstance(dtype, _Dtype) and isinstance(content, bytes)):
         raise UnpicklingError("an array is not made of a shape, a dtype and bytes")
-    expected = math.prod(shape) * dtype.value.itemsize
+    # Only a scalar has text of length 0: numpy would make longer texts of an array's.
+    expected = math.prod(shape) * (dtype.value.itemsize or bool(shape))
     if min(shape, default=0) < 0 or len(content) != expected:
         raise UnpicklingError(f"an array of shape {shape} has {len(content)} bytes")
     return np.ndarray(shape, dtype.value, content, order=order).copy(order)

@@ -390,6 +390,7 @@ def test_what_hosts_keep_is_allowed(zipped, tmp_path):
         "empty": np.zeros((0, 3), ">f4"),
         "number": np.float32(1.5),
         "flag": np.bool_(True),
+        "blank": np.str_(""),
         "dtype": np.dtype(">f4"),
         "omega": OmegaConf.create({"a": [1, {"b": None}, 1.5]}),
         "plain": collections.OrderedDict(set={1}, range=range(2), nothing=None, bytes=b""),
@@ -403,7 +404,7 @@ def test_what_hosts_keep_is_allowed(zipped, tmp_path):
         assert type(array) is np.ndarray and array.dtype == expected.dtype
         assert array.shape == expected.shape and (array == expected).all()
     assert type(read["number"]) is np.float32 and type(read["flag"]) is np.bool_
-    assert read == {name: content[name] for name in read} and len(read) == 5
+    assert read == {name: content[name] for name in read} and len(read) == 6
 
 
 def numpy_function(name):
@@ -414,6 +415,7 @@ def numpy_function(name):
 OBJECTS = np.array([1, None], dtype=object)
 SCALAR, RECONSTRUCT = numpy_function("scalar"), numpy_function("_reconstruct")
 STATE_OF_ARRAY = (1, (9,), np.dtype("f8"), False, b"short")
+BLANKS = (1, (9,), np.dtype("U0"), False, b"")
 loop = []
 loop.append(loop)
 
@@ -435,6 +437,7 @@ loop.append(loop)
         (Calls(SCALAR, (np.dtype("O"), 1)), "asks for numpy.dtype "),
         (Calls(SCALAR, (np.dtype("f8"), b"short")), "has 5 bytes"),
         (Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), STATE_OF_ARRAY), "has 5 bytes"),
+        (Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), BLANKS), "has 0 bytes"),
         (loop, "cannot be read .*recursion"),
     ],
 )
