@@ -7,6 +7,7 @@ all of the stack of whatever walks the result.
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import json
 import os
@@ -61,6 +62,20 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
             raise OSError(f"{path} is {kind}: a file is needed") from error
 
     return open(path, mode, opener=opener, **kwargs)
+
+
+def is_locked(path: Any) -> bool:
+    """Return whether a process has locked a file (`flock`): False without such a file, or on a
+    file system without locks.
+    """
+    try:
+        with opened(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def require_no_link(path: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import sys
 import time
@@ -114,17 +113,7 @@ class Follower:
             return self.last_epoch_seen
         if not run_summary.is_incomplete(self.run):
             return True
-        return not self._is_locked() and self._silence() > _SILENT_SECONDS
-
-    def _is_locked(self) -> bool:
-        try:
-            with files.opened(self.run / lock.NAME) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        return not files.is_locked(self.run / lock.NAME) and self._silence() > _SILENT_SECONDS
 
     def _silence(self) -> float:
         """Return how many seconds ago a rank has last shown that it is alive."""

@@ -229,13 +229,13 @@ class Trial:
     @property
     def is_locked(self) -> bool:
         """Whether a worker is in charge of it, or its training runs."""
-        return _is_locked(self.log)
+        return files.is_locked(self.log)
 
     @property
     def is_trained_by_hand(self) -> bool:
         """Whether somebody has resumed its run without a worker, and that training runs."""
         run = self.run()
-        return run is not None and _is_locked(run / RUN_LOCK)
+        return run is not None and files.is_locked(run / RUN_LOCK)
 
     def lock(self) -> IO[bytes] | None:
         """Return the locked log, whose lock lasts until all copies of the open file are closed;
@@ -243,7 +243,7 @@ class Trial:
         """
         log = files.opened_to_write(self.log)
         try:
-            if _try_lock(log, fcntl.LOCK_EX):
+            if _try_lock(log):
                 return log
         except BaseException:
             log.close()
@@ -257,10 +257,10 @@ def digest(config: bytes) -> str:
     return hashlib.sha256(config).hexdigest()
 
 
-def _try_lock(file: IO[bytes], kind: int) -> bool:
+def _try_lock(file: IO[bytes]) -> bool:
     for pause in (_RETRY_SECONDS, 0.0):  # `sweep show` has the lock for an instant
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             time.sleep(pause)
@@ -270,11 +270,3 @@ def _try_lock(file: IO[bytes], kind: int) -> bool:
                 "apart: put its folder on a file system that supports them."
             ) from error
     return False
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with files.opened(path) as file:
-            return not _try_lock(file, fcntl.LOCK_SH)
-    except (OSError, DataError):  # there is no such file, or the file system has no locks
-        return False
