@@ -62,7 +62,7 @@ def test_any_number_of_workers_and_any_host_play_the_episodes_of_training(
     )
     assert [row.split()[:3] for row in rows] == [[str(e), "low_dim", str(EPISODES)] for e in (2, 1)]
     best = job.run / "best_success.pth"
-    assert best.resolve().parent == job.run / "models"
+    assert best.read_bytes() in {path.read_bytes() for path in (job.run / "models").iterdir()}
 
 
 @pytest.mark.planted_fault

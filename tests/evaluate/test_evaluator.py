@@ -136,3 +136,17 @@ def test_a_checkpoint_that_cannot_be_read_leaves_no_copy(fault, tmp_path, monkey
     monkeypatch.undo()
     copied, checkpoint = checkpoints.copy_and_read(tmp_path, path, folder)
     assert copied.is_file() and checkpoint.epoch in (7, 8)
+
+
+def test_the_best_checkpoint_of_a_host_with_epochs_in_names_has_its_epoch(tmp_path):
+    """Another epoch would have other random streams: the same weights would be played again."""
+    path = write(tmp_path / "models" / "model_epoch_50.pth", None)
+    with record.locked(tmp_path):
+        (tmp_path / "copies").mkdir()
+        best = tmp_path / checkpoints.BEST_SUCCESS
+        for source, answers in ((path, 6), (best, 0)):
+            pool = FilmingPool()
+            evaluator = Evaluator(tmp_path, tmp_path / "copies", pool, Trackers(tmp_path), 3, 0)
+            results = evaluator.evaluate(source)
+            assert [result["epoch"] for result in results] == [50] * 2
+            assert len(pool.names) == answers and best.read_bytes() == path.read_bytes()

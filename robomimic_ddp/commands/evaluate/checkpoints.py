@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from robomimic_ddp.commands.ckpt import contents
 from robomimic_ddp.config import paths, tree
 from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
+from robomimic_ddp.monitoring.records import evaluation
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
 _BEST = ("*_success_*", "*_best_validation_*")
@@ -157,6 +158,9 @@ def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint
         if before != after:
             raise CheckpointError(f"{path} is being written.")
         checkpoint = read(before, copy)
+        if checkpoint.shown == BEST_SUCCESS and not checkpoint.epoch:  # older hosts: in names only
+            epochs = {line["weights"]: line["epoch"] for line in evaluation.results(run)}
+            checkpoint = replace(checkpoint, epoch=epochs.get(checkpoint.weights, 0))
         stack.pop_all()
     return copy, checkpoint
 

@@ -59,7 +59,7 @@ class Evaluator:
             played, lost = self._play(copy, checkpoint)
             seconds = round(time.monotonic() - started, 1)
             results = self._results(checkpoint, played, lost, seconds)
-            record.link_best(self.run, checkpoint, copy)
+            record.keep_best(self.run, checkpoint, copy)
         finally:
             copy.unlink(missing_ok=True)
         self.done.add(identity)

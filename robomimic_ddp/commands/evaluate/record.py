@@ -14,11 +14,10 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS, Checkpoint
 from robomimic_ddp.config import env, tree
-from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.records import evaluation
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import print_clean, warn
 
 HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
 _Z = 1.959964
@@ -99,10 +98,10 @@ def _lost(result: dict[str, Any]) -> str:
     return f" ({len(lost)} left out)" if lost else ""
 
 
-def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
-    """Make `best_success.pth` the checkpoint that was just evaluated, if its mean success over its
-    environments is the highest, and of equal ones its epoch. Those with less than half as many
-    episodes as another do not count.
+def keep_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
+    """Make `copy` of the checkpoint that was just evaluated `best_success.pth`, if its mean success
+    over its environments is the highest, and of equal ones its epoch. Those with less than half as
+    many episodes as another do not count. The file itself may be replaced or removed later.
     """
     results = [line for line in evaluation.results(run) if evaluation.SUCCESS in line["log"]]
     most = max((line["episodes"] for line in results), default=0)
@@ -115,19 +114,10 @@ def link_best(run: Path, evaluated: Checkpoint, copy: Path) -> None:
     standing = means.get((evaluated.epoch, evaluated.weights))
     if standing is None or standing < max(means.values()):
         return
-    best, source = run / BEST_SUCCESS, run / evaluated.shown
-    temporary = atomic_files.temporary_beside(best)
     try:
-        if source.parent == run:  # last.pth, which the next epoch replaces
-            os.replace(copy, temporary)
-        else:
-            os.symlink(evaluated.shown, temporary)
-        os.replace(temporary, best)
+        os.replace(copy, run / BEST_SUCCESS)
     except OSError as error:
-        print_clean(f"warning: {best} could not be written: {error}", file=sys.stderr)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+        warn(f"{run / BEST_SUCCESS} could not be written: {error}")
 
 
 class Trackers:
