@@ -1,5 +1,5 @@
-"""Standard streams of a training: no closed terminal or full disk ends it through them, and ranks
-that do not log keep warnings and errors only.
+"""Standard streams of a training or a command: no closed terminal or full disk ends it through
+them, and ranks that do not log keep warnings and errors only.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Terminal:
             os.dup2(nowhere, self._stream.fileno())  # for what the stream still has, too
             os.close(nowhere)
             warn(
-                f"the output of this process cannot be written: {error}. That ends no training, "
+                f"the output of this process cannot be written: {error}. The process continues, "
                 "and logs are still written."
             )
 

@@ -6,21 +6,37 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from robomimic_ddp import cli
 from robomimic_ddp.commands.evaluate.checkpoints import BEST_SUCCESS
 from robomimic_ddp.commands.launch import quiet_torchrun
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
+from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.monitoring.records import evaluation, history
 from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
 from tests.evaluate.test_evaluate import of_evaluation, of_training
 from tests.hosts import Host, python, require_clean, torchrun
 from tests.runs import run_directory
+
+
+@contextmanager
+def closed_output() -> Iterator[None]:
+    """For the block, both standard streams are a pipe without a reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe, mock.patch.multiple(sys, stdout=pipe, stderr=pipe):
+        yield
 
 
 @pytest.mark.e2e
@@ -89,6 +105,46 @@ def test_a_signal_while_the_last_results_are_awaited_ends_the_evaluation(monkeyp
     error = capfd.readouterr().err
     assert error.count("results of the evaluation are missing") == 1
     assert error.endswith("after SIGINT\n")
+
+
+def stopped():
+    rank = ProcessFailure(local_rank=0, pid=1, exitcode=EXIT_STOPPED, error_file="none")
+    raise ChildFailedError("train", {0: rank})
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "code", "ended"), [(lambda: None, 0, 0), (stopped, EXIT_STOPPED, -signal.SIGTERM)]
+)
+def test_a_closed_output_changes_no_exit_code(torchrun, code, ended, monkeypatch):
+    """As after Ctrl-C has ended `tee`: the last results are still awaited."""
+
+    class Playing(Evaluation):
+        def _begin(self) -> None:
+            seconds = "0.2" if ended == 0 else "60"
+            self.arguments, self.process = ["evaluate"], subprocess.Popen(["sleep", seconds])
+            started.append(self.process)
+
+        def end(self, is_complete: bool) -> None:
+            if not started:
+                self._begin()
+            super().end(is_complete)
+
+    started: list[subprocess.Popen] = []
+    monkeypatch.setattr(quiet_torchrun, "torchrun", torchrun)
+    monkeypatch.setattr(quiet_torchrun, "Evaluation", Playing)
+    monkeypatch.setenv(env.EVALUATE, "--workers 1")
+    with closed_output():
+        assert quiet_torchrun.main() == code
+    assert [process.returncode for process in started] == [ended]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("words", [[], ["--follow"]])
+def test_a_closed_output_hides_no_missing_result(words, tmp_path):
+    (tmp_path / "ddp.json").write_text('{"outcome": {}}')
+    (tmp_path / "last.pth").write_text("damaged")
+    with closed_output():
+        assert cli.main(["evaluate", str(tmp_path), "--workers", "1", *words]) == EXIT_REFUSED
 
 
 @pytest.mark.parametrize(("ends", "code"), [("true", 0), ("false", 1)])

@@ -18,6 +18,7 @@ from robomimic_ddp import files
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env, machine, paths
+from robomimic_ddp.distributed import quiet_streams
 from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_REFUSED,
@@ -62,6 +63,7 @@ def _for_file(path: Path) -> str:
     return f" Try: robomimic-ddp evaluate {run} --checkpoints {path}" if run else ""
 
 
+@quiet_streams.without_errors()  # results are recorded without `| tee`, too
 def run(command: str, args: argparse.Namespace) -> int:
     """Evaluate, print the table, and return the exit code: 1 where episodes were left out. Raises
     CheckpointError, after the table, where a checkpoint was left out, UsageError and DataError.

@@ -32,6 +32,7 @@ from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
+from robomimic_ddp.distributed import quiet_streams
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.terminal import print_clean
 
@@ -51,6 +52,7 @@ _HANDLER_SECONDS = 1.0
 """So long Python's handler of a signal may take to run: not while torch connects, in C++."""
 
 
+@quiet_streams.without_errors()  # scripts read the code; Ctrl-C ends `| tee`, too
 def main() -> int:
     """Run torchrun's command line. Returns 75 if the ranks have stopped on request, 1 if a rank has
     failed or the nodes cannot meet, and 128 + its number after a signal to torchrun, which does not
@@ -91,8 +93,7 @@ def main() -> int:
             ended.set()
             evaluation.end(is_complete=False)
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
-        with suppress(OSError):  # a closed terminal: scripts read the code
-            print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
+        print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
 
 
@@ -118,8 +119,7 @@ def _ending(begun: threading.Event, ended: threading.Event, note: Path) -> Itera
                 if number[0] not in _ENDS or ended.wait(_HANDLER_SECONDS) or begun.is_set():
                     continue
                 shutil.rmtree(note.parent, ignore_errors=True)
-                with suppress(OSError):  # a closed terminal
-                    print_clean(f"launch: {_none(number[0])}", file=sys.stderr)
+                print_clean(f"launch: {_none(number[0])}", file=sys.stderr)
                 os._exit(128 + number[0])
 
     threading.Thread(target=end, daemon=True).start()
