@@ -27,8 +27,10 @@ from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import warn
 
-TENSORBOARD_FLUSH_SECONDS = 1
-"""tensorboardX keeps scalars for two minutes, and a process that is killed loses them."""
+TENSORBOARD_SETTINGS = {"flush_secs": 1, "max_queue": 1000}
+"""tensorboardX keeps scalars for two minutes, and a process that is killed loses them. Its queue
+has room for ten: if its thread ends (a full disk) while more are added, it waits without end.
+"""
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
 """File in the folder of logs: a resumed run continues its wandb run."""
@@ -154,7 +156,7 @@ def _tensorboard_at_once() -> Iterator[None]:
     except ImportError:  # the host reports it
         yield
         return
-    at_once = functools.partial(tensorboardX.SummaryWriter, flush_secs=TENSORBOARD_FLUSH_SECONDS)
+    at_once = functools.partial(tensorboardX.SummaryWriter, **TENSORBOARD_SETTINGS)
     with swapped(tensorboardX, "SummaryWriter", at_once):
         yield
 
@@ -171,16 +173,25 @@ def _close_tensorboard(logger: weakref.ref[Any]) -> None:
 
 def _drop_dead_writer(logger: Any) -> None:
     """Warns and switches TensorBoard off if tensorboardX's thread has ended (a full disk)."""
-    files = getattr(getattr(logger, "_tb_logger", None), "file_writer", None)
-    writer = getattr(files, "event_writer", None)
-    thread = getattr(writer, "_worker", None)
-    if isinstance(thread, threading.Thread) and not thread.is_alive():
+    if close_if_dead(getattr(logger, "_tb_logger", None)):
         logger._tb_logger = None
-        writer._closed = True  # else it would wait for its thread at exit
         warn(
             "TensorBoard's log could not be written (its error is above). "
             "Training continues without it."
         )
+
+
+def close_if_dead(tensorboard: Any) -> bool:
+    """Return whether the thread of a SummaryWriter has ended. It is then closed: adding a value,
+    closing it and the end of the process would wait for that thread without end.
+    """
+    writer = getattr(getattr(tensorboard, "file_writer", None), "event_writer", None)
+    thread = getattr(writer, "_worker", None)
+    if not isinstance(thread, threading.Thread) or thread.is_alive():
+        return False
+    writer._closed = True
+    writer._event_queue.cancel_join_thread()
+    return True
 
 
 def _without_dead_writer(method: Callable) -> Callable:

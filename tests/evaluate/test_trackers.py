@@ -99,6 +99,38 @@ def test_wandb_gets_the_results_in_the_run_of_training(tmp_path, wandb, capsys):
     assert not (tmp_path / "logs" / "tb").exists()
 
 
+@pytest.mark.bad_input
+def test_wandb_that_cannot_start_is_not_tried_for_each_checkpoint(tmp_path, wandb, capsys):
+    """Without a network each try takes minutes."""
+    training_has_wandb(tmp_path)
+    wandb.init = mock.Mock(side_effect=RuntimeError("no network"))
+    trackers = Trackers(tmp_path)
+    for _ in range(2):
+        trackers.log(checkpoint(log_wandb=True), [RESULT])
+    trackers.close()
+    assert wandb.init.call_count == 1 and wandb.logged == []
+    error = capsys.readouterr().err
+    assert error == "warning: results are not in the run's TensorBoard or W&B: no network\n"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("later", [30, 0])
+def test_a_disk_that_was_full_for_a_moment_loses_no_later_result(later, tmp_path, capsys):
+    evaluated, trackers = checkpoint(log_tb=True), Trackers(tmp_path)
+    trackers.log(evaluated, [RESULT])
+    worker = trackers._writer.file_writer.event_writer._worker
+    worker._record_writer.flush = mock.Mock(side_effect=OSError("No space left on device"))
+    trackers.log(evaluated, [RESULT])
+    worker.join(20)
+    for evaluated.epoch in range(100, 100 + later):  # the queue of a thread takes 10 or 1000
+        trackers.log(evaluated, [RESULT])
+    trackers.close()
+    logged = {epoch for _, epoch in scalars(tmp_path, ".evaluation")}
+    assert logged - {50} == set(range(100, 100 + later))
+    assert capsys.readouterr().err.count("the thread that writes them has ended") == 1
+
+
 def test_a_mode_of_the_user_is_kept_and_older_versions_have_no_shared_runs(
     tmp_path, wandb, monkeypatch
 ):

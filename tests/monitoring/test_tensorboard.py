@@ -148,3 +148,29 @@ def test_tensorboard_that_cannot_write_does_not_keep_training_waiting(tmp_path, 
         logger.record("loss", 1.0, epoch)
     logger.close()
     assert capsys.readouterr().err.count("TensorBoard's log could not be written") == 1
+
+
+def test_values_that_are_added_while_its_thread_ends_keep_nobody_waiting(tmp_path):
+    """Nor does the end of the process wait, for a pipe that has room for 64 kB."""
+    code = """
+        import threading
+        from tests.monitoring.test_tensorboard import DataLogger
+
+        def refuse(event):
+            may_end.wait(2.0)
+            raise OSError("a disk is full")
+
+        logger, may_end = DataLogger("."), threading.Event()
+        worker = logger._tb_logger.file_writer.event_writer._worker
+        worker._record_writer.write_event = refuse
+        for epoch in range(900):
+            logger.record("loss", 0.5, epoch)
+        may_end.set()
+        worker.join()
+        logger.close()
+    """
+    variables = env.child_environment([str(ROOT), *sys.path])
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, timeout=90)
+    assert ended.returncode == 0
+    assert ended.stderr.count(b"TensorBoard's log could not be written") == 1

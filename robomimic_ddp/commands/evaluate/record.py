@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from robomimic_ddp.config import env, tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.records import evaluation
-from robomimic_ddp.terminal import print_clean, warn
+from robomimic_ddp.terminal import warn
 
 HEAD = ("epoch", "environment", "episodes", "success", "95 %", "return", "horizon", "checkpoint")
 _Z = 1.959964
@@ -127,7 +126,7 @@ class Trackers:
         self.run = run
         self._writer: Any = None
         self._wandb: Any = None
-        self._failed = False
+        self._has_warned = False
 
     def log(self, checkpoint: Checkpoint, results: Sequence[dict[str, Any]]) -> None:
         """Log the results at the checkpoint's epoch, as the host does for its rollouts; those of a
@@ -140,26 +139,39 @@ class Trackers:
             for result in results
             for name, value in result["log"].items()
         }
-        try:
+        with self._warning():
             if logging.get("log_tb"):
                 self._tensorboard(values, checkpoint.epoch)
+        with self._warning():
             if logging.get("log_wandb"):
                 self._to_wandb(values, checkpoint.epoch, logging.get("wandb_proj_name"))
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # wandb raises its own kinds
-            if not self._failed:
-                text = f"warning: the results are not in the run's TensorBoard or W&B: {error}"
-                print_clean(text, file=sys.stderr)
-            self._failed = True
+            self._warn(error)
+
+    def _warn(self, cause: Any) -> None:
+        if not self._has_warned:
+            warn(f"results are not in the run's TensorBoard or W&B: {cause}")
+        self._has_warned = True
 
     def _tensorboard(self, values: dict[str, float], epoch: int) -> None:
         from tensorboardX import SummaryWriter
 
+        self._drop_dead_writer()
         if self._writer is None:
-            folder = str(self.run / "logs" / "tb")
-            seconds = host_loggers.TENSORBOARD_FLUSH_SECONDS
-            self._writer = SummaryWriter(folder, flush_secs=seconds, filename_suffix=".evaluation")
+            folder, settings = str(self.run / "logs" / "tb"), host_loggers.TENSORBOARD_SETTINGS
+            self._writer = SummaryWriter(folder, filename_suffix=".evaluation", **settings)
         for name, value in values.items():
             self._writer.add_scalar(name, value, epoch)
+
+    def _drop_dead_writer(self) -> None:
+        if host_loggers.close_if_dead(self._writer):
+            self._writer = None
+            self._warn("the thread that writes them has ended, its error is above")
 
     def _to_wandb(self, values: dict[str, float], epoch: int, project: str | None) -> None:
         import wandb
@@ -170,13 +182,18 @@ class Trackers:
             with suppress(TypeError, ValueError):  # older ones have no shared runs
                 shared = {"mode": "shared", "x_primary": False, "x_label": "evaluation"}
                 settings["settings"] = wandb.Settings(**shared) if not settings["mode"] else None
+            self._wandb = False  # if the next line fails: it may take minutes
             self._wandb = wandb.init(project=project, dir=str(self.run / "logs"), **settings)
             self._wandb.define_metric("Rollout/*", step_metric="epoch")
-        self._wandb.log({**values, "epoch": epoch})
+        if self._wandb:
+            self._wandb.log({**values, "epoch": epoch})
 
     def close(self) -> None:
         """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._wandb is not None:
-            self._wandb.finish()
+        with self._warning():
+            self._drop_dead_writer()
+            if self._writer is not None:
+                self._writer.close()
+        with self._warning():
+            if self._wandb:
+                self._wandb.finish()
