@@ -16,6 +16,7 @@ import itertools
 import os
 import re
 import sys
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -152,12 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "then run the command again."
             )
         elif isinstance(error, OSError) and argv[:1] != ["run"]:
-            if error.filename is None:
-                _discard_stdout()
-            message = (
-                f"{error.filename or 'the output'} cannot be used: {error.strerror or error}. Free "
-                "disk space, or name a path that you may read and write, then run it again."
-            )
+            message = _os_error_text(error)
         else:
             raise
         say(f"robomimic-ddp: {message}", file=sys.stderr)
@@ -169,6 +165,20 @@ def _was_interrupted(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def _os_error_text(error: OSError) -> str:
+    """Return the message, and discard what stdout still has if the error is of stdout."""
+    what = error.filename
+    if what is None:
+        if traceback.extract_tb(error.__traceback__)[-1].name not in ("main", "print_clean"):
+            return str(error)
+        what = "the output"
+        _discard_stdout()
+    return (
+        f"{what} cannot be used: {error.strerror}. Free disk space, or name a path that you may "
+        "read and write, then run it again."
+    )
 
 
 def _discard_stdout() -> None:

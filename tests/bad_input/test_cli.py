@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,12 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from robomimic_ddp.commands.plot import plot
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records.history import FILE_NAME
+from robomimic_ddp.patches import commands as patches
 from robomimic_ddp.patches import record
 from tests.patches.support import snapshot, write_host
 from tests.ranks.bad_disks import too_large
@@ -243,8 +246,21 @@ def test_an_output_that_cannot_be_written(words: tuple[str, ...], folder: Path) 
                 text=True,
                 timeout=60,
             )
-        assert done.returncode == 1 and "Free disk space" in done.stderr, done.stderr
+        error = "robomimic-ddp: the output cannot be used: No space left on device. Free disk sp"
+        assert done.returncode == 1 and error in done.stderr, done.stderr
         assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("/a/b", "/a/b cannot be used: Input/output error. Free"), (None, "[Errno 5] Input/output")],
+)
+def test_another_file_that_cannot_be_written(name, message, folder, command, monkeypatch) -> None:
+    """Its error may not name it, and stdout is not to blame."""
+    error = OSError(errno.EIO, os.strerror(errno.EIO), name)
+    monkeypatch.setattr(patches, "run", mock.Mock(side_effect=error))
+    code, _, err = command("status", folder / "checkout")
+    assert code == 1 and f"robomimic-ddp: {message}" in err
 
 
 def test_a_closed_output(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -250,6 +252,27 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / evaluation.FILE_NAME).mkdir()
     with pytest.raises(DataError, match="cannot be written"), record.locked(tmp_path):
         pass
+
+
+@pytest.mark.bad_input
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, capsys):
+    """As Lustre is without the option flock."""
+    refused = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    monkeypatch.setattr(record.fcntl, "flock", mock.Mock(side_effect=refused))
+    with record.locked(tmp_path):
+        evaluation.append(tmp_path, {})
+    warning = f"warning: {tmp_path} cannot be locked: {refused}. Evaluate it once at a time.\n"
+    assert capsys.readouterr().err == warning
+
+
+@pytest.mark.bad_input
+def test_a_record_that_is_too_large_is_named(tmp_path, capsys):
+    write(tmp_path / "last.pth")
+    with open(tmp_path / evaluation.FILE_NAME, "wb") as file:
+        file.truncate(2**28 + 1)
+    assert cli.main(["evaluate", str(tmp_path)]) == EXIT_REFUSED
+    expected = f"{file.name} has more than 256 MiB, too much for a file of its kind"
+    assert capsys.readouterr().err == f"robomimic-ddp: {expected}\n"
 
 
 @pytest.mark.bad_input

@@ -44,6 +44,8 @@ def locked(run: Path) -> Iterator[None]:
                 f"{run} is being evaluated by another process. Both would play the same episodes. "
                 "Wait until it has ended, or stop it; what it has played is kept."
             ) from None
+        except OSError as error:  # a file system without locks
+            warn(f"{run} cannot be locked: {error}. Evaluate it once at a time.")
         evaluation.drop_cut_line(run)
         yield
 
