@@ -16,6 +16,10 @@ _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "i
 """Texts of torch's RuntimeError for a short write."""
 
 
+class SaveError(CheckpointError):
+    """A checkpoint could not be written."""
+
+
 @watchdog.saving("a checkpoint")
 def save(obj: Any, path: Any, follow: bool = True) -> None:
     """`torch.save`, atomically, with the same bytes: torch writes the file's name into the archive,
@@ -55,6 +59,6 @@ def _refused_write(folder: Path) -> OSError | None:
     return None
 
 
-def save_error(path: Path, error: Exception) -> CheckpointError:
+def save_error(path: Path, error: Exception) -> SaveError:
     """Return the error if the checkpoint `path` could not be written because of `error`."""
-    return CheckpointError(f"checkpoint {atomic_files.not_saved(path, error)}")
+    return SaveError(f"checkpoint {atomic_files.not_saved(path, error)}")

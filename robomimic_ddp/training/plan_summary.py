@@ -197,10 +197,10 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
         )
 
 
-def _left_out(run: Any, loader: Any, batches: int) -> str:
-    """Describe the samples that do not fill a batch of all ranks; "" where there are none."""
+def _left_out(run: Any, loader: Any, steps: int) -> str:
+    """Describe the samples that do not fill a step; "" where there are none."""
     samples = data_fingerprint.length(getattr(loader, "dataset", None)) or 0
-    rest = samples - batches * run.plan.samples_per_step
+    rest = samples - steps * run.plan.samples_per_step
     is_dropped = getattr(loader, "drop_last", False) and 0 < rest < run.plan.samples_per_step
     return f", without the {rest} sample(s) that do not fill one" if is_dropped else ""
 
@@ -220,7 +220,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     if samples is not None:
         shown.append(f"{samples} samples over all ranks")
     if batches is not None:
-        shown.append(f"a pass is {batches} batches on each rank{_left_out(run, loader, batches)}")
+        shown.append(f"a pass is {batches} steps{_left_out(run, loader, batches)}")
     if shown:
         yield f"data: {'; '.join(shown)}"
     for dataset in datasets_of(loader):

@@ -253,10 +253,10 @@ def test_data_whose_length_fails_has_no_line_of_it():
         (
             131,
             True,
-            "a pass is 4 batches on each rank, without the 3 sample(s) that do not fill one",
+            "a pass is 4 steps, without the 3 sample(s) that do not fill one",
         ),
-        (128, True, "a pass is 4 batches on each rank\n"),
-        (131, False, "a pass is 5 batches on each rank\n"),
+        (128, True, "a pass is 4 steps\n"),
+        (131, False, "a pass is 5 steps\n"),
     ],
 )
 def test_samples_that_a_pass_leaves_out_are_counted(size, drop_last, text):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import FoundRun
+from robomimic_ddp.checkpoint.torch_save import save_error
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.training.state import resume, state_saver
@@ -24,6 +26,7 @@ from tests.ranks.toy import make_algo
         (ValueError("no luck"), None, False, False),
         (ValueError("no luck"), "2", True, False),
         (CheckpointError("another run"), None, True, False),
+        (save_error(Path("last.pth"), OSError(28, "No space left")), None, True, True),
     ],
 )
 def test_a_failure_says_how_to_resume(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp import checkpoint, files
+from robomimic_ddp.checkpoint.torch_save import SaveError
 from robomimic_ddp.config import env, launch_env, resume_command, tree
 from robomimic_ddp.distributed import (
     atomic_files,
@@ -122,13 +123,13 @@ def require_decided(run: _run.Run, requested: bool) -> None:
 @contextmanager
 def hint_on_failure(run: _run.Run) -> Iterator[None]:
     """If the block fails, or torchrun is killed, after a state was saved, the main rank prints how
-    to resume, unless torchrun starts the ranks again by itself.
+    to resume, unless torchrun starts the ranks again by itself, or the run refuses to resume.
     """
     try:
         with entry_point.if_launcher_dies(functools.partial(print_resume_command, run)):
             yield
     except Exception as error:
-        if not isinstance(error, (CheckpointError, Stopped)):
+        if isinstance(error, SaveError) or not isinstance(error, (CheckpointError, Stopped)):
             print_resume_command(run)
         raise
 

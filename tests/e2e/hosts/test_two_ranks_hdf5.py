@@ -103,7 +103,7 @@ def test_one_block_says_what_is_going_to_happen(trained: Any) -> None:
         r"learning rate: 0.0001, as configured; ddp.lr_scaling=none \(the default here; .*\); "
         r"by each rule: none 0.0001, linear 0.0",
         r"schedule: 2 epoch\(s\) of 3 step\(s\)",
-        r"data: \S+\.hdf5; \d+ samples over all ranks; a pass is \d+ batches on each rank",
+        r"data: \S+\.hdf5; \d+ samples over all ranks; a pass is \d+ steps",
         r"precision: fp32",
         r"preset: fast \(",
         rf"run directory: {run_directory(output)}",

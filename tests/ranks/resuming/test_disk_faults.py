@@ -96,7 +96,7 @@ def test_the_hosts_save(ranks, place, fault):
     with pytest.raises(RankError) as caught:
         ranks.run(host_saves, place, fault)
     reported = caught.value.by_rank[0]
-    assert "CheckpointError" in reported and WORDS[fault] in reported and "last.pth" in reported
+    assert "SaveError" in reported and WORDS[fault] in reported and "last.pth" in reported
     assert torch.load(place / "last.pth") == {"epoch": 1}
 
 
