@@ -152,13 +152,14 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     arrays = dict(np.load(cached))
     nan = {"actions.mean": arrays["actions.mean"] * np.nan}
     short = {"episode.length": arrays["episode.length"][1:]}
-    for damaged in (None, nan, short):
+    twice = {name: column.repeat(2, axis=0) for name, column in arrays.items()}
+    for damaged in (None, nan, short, twice):
         if damaged is None:
             cached.write_bytes(b"torn")
         else:
             np.savez(cached, **{**arrays, **damaged})
         index_cache.load_index(source, fields, str(tmp_path))
-    assert len(made) == 4 and len(list(tmp_path.iterdir())) == 1
+    assert len(made) == 5 and len(list(tmp_path.iterdir())) == 1
 
 
 def test_an_episode_changed_in_place_is_read_again(copy, tmp_path):
@@ -244,6 +245,13 @@ def test_parts_of_ranks_merge_to_the_bits_of_one(stored):
     assert same(statistics.merged(parts[::-1]), build.make_index(source, fields))
 
 
+def test_a_file_in_two_parts_is_not_merged(stored):
+    source, fields = source_and_fields(stored.folder)
+    parts = [build.make_index(source, fields, files) for files in ([0, 1], [1, 2])]
+    with pytest.raises(AssertionError, match="a file is in two parts of the index"):
+        statistics.merged(parts)
+
+
 def test_ranks_index_about_as_many_bytes():
     sizes = [(n * 37) % 100 + 50 for n in range(500)]
     for world in (1, 7, 64):
@@ -279,6 +287,20 @@ def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, 
     assert all(files) and sorted(sum(files, [])) == list(range(len(set(whole.file.tolist()))))
     again = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
     assert [read for read, _ in again] == [[], []] and all(same(i, whole) for _, i in again)
+
+
+def test_parts_of_jobs_that_cut_the_files_differently_add_no_episode_twice(ranks, stored, tmp_path):
+    """Two jobs with other numbers of ranks have begun the same index in one cache."""
+    source, fields = source_and_fields(stored.folder)
+    name = f"made_up-{index_cache.fingerprint(source.identity, fields)}"
+    for files in ([0], [1, 2], [2, 3]):
+        part = index_cache.arrays_of(build.make_index(source, fields, files))
+        path = tmp_path / f"{name}.parts" / f"{files[0]}.npz"
+        array_cache.store(path, "part of the index", {**part, "files": np.asarray(files)})
+    results = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
+    assert sorted(sum((files for files, _ in results), [])) == list(range(3, len(source.files)))
+    assert all(same(index, build.make_index(source, fields)) for _, index in results)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.npz"]
 
 
 @pytest.mark.bad_input

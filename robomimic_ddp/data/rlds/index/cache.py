@@ -127,15 +127,19 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
     cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
     stored = dict(_read_parts(parts))
-    # A part that several ranks have found is the first one's.
-    seen = group.gather_objects(sorted(stored))
-    reader = {files: rank for rank, those in reversed([*enumerate(seen)]) for files in those}
-    done = {number for files in reader for number in files}
+    # Ranks see the same parts, and jobs with other numbers of ranks store parts that overlap.
+    reader: dict[tuple[int, ...], int] = {}
+    done: set[int] = set()
+    for rank, parts_of_rank in enumerate(group.gather_objects(sorted(stored))):
+        for files in parts_of_rank:
+            if done.isdisjoint(files):
+                reader[files] = rank
+                done.update(files)
     left = [number for number in range(len(source.files)) if number not in done]
     share = files_of_rank(source.sizes, group.rank(), group.world_size(), left)
 
     def index_of_share() -> Index:
-        indices = [index for files, index in stored.items() if reader[files] == group.rank()]
+        indices = [index for files, index in stored.items() if reader.get(files) == group.rank()]
         cut = _cut(source, share)
         progress = reading(f"index of {source.name}", sum(source.sizes[number] for number in share))
         with progress if group.is_main() else nullcontext(lambda count: None) as add:
@@ -186,4 +190,6 @@ def _index_of(arrays: dict[str, np.ndarray]) -> Index:
     index = Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
     if len({len(column) for column in arrays.values()}) > 1 or len(finite(index)) < len(index.file):
         raise ValueError("columns of unequal length, or NaN in statistics")
+    if index.repeats():
+        raise ValueError("it has an episode twice")
     return index

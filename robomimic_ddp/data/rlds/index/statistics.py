@@ -78,6 +78,11 @@ class Index:
         """Return the index of the episodes `rows` only."""
         return _by_column(lambda column: column[rows], self)
 
+    def repeats(self) -> bool:
+        """Return whether an episode is in two rows that follow each other."""
+        places = np.stack([self.file, self.offset])
+        return bool((places[:, 1:] == places[:, :-1]).all(0).any())
+
     def instructions(self, rows: np.ndarray) -> list[str]:
         """Return the distinct instructions of the episodes `rows`, sorted."""
         joined = {bytes(text) for text in self.texts[rows]}
@@ -86,10 +91,12 @@ class Index:
 
 
 def merged(parts: Sequence[Index]) -> Index:
-    """Return the index of all files, from parts that have complete files."""
+    """Return the index of all files, from parts that have complete files, each in one part."""
     parts = [part for part in parts if len(part.length)] or parts[:1]
     index = _by_column(lambda *columns: np.concatenate(columns), *parts)
-    return index.select(np.lexsort((index.offset, index.file)))
+    index = index.select(np.lexsort((index.offset, index.file)))
+    assert not index.repeats(), "a file is in two parts of the index"
+    return index
 
 
 def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
