@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index import records
 from robomimic_ddp.data.rlds.index.build import numbers_in_files
 from robomimic_ddp.data.rlds.index.records import record_offsets
+from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
 from tests.rlds.damages import cut, files_of, flip
 from tests.rlds.quick import source_and_fields
@@ -55,6 +59,39 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
     assert len(seen) == len(set(seen)) == len(train)
     with pytest.raises(host_datasets.DataError, match="cannot be used"):
         host_datasets.datasets_from_config(config, config.all_obs_keys)
+
+
+NO_DISK, NO_MEMORY = OSError(errno.EIO, "Input/output error"), MemoryError("no memory")
+
+
+@pytest.mark.parametrize(
+    "opens, fault, words",
+    [
+        (1, NO_DISK, "Copy that file again"),  # for the fingerprint
+        (2, NO_DISK, "Copy that file again"),  # for the offsets
+        (3, NO_DISK, "not left out, even with ddp.skip_corrupt=true. Start again once"),
+        (3, NO_MEMORY, "not left out, even with ddp.skip_corrupt=true. Start again once"),
+    ],
+)
+def test_a_file_that_cannot_be_read_for_a_moment_loses_no_episode(
+    copy, tmp_path, monkeypatch, opens, fault, words
+):
+    """The index without them would be kept."""
+    file, real = files_of(copy)[2], records.files.opened
+    left = [False] * (opens - 1) + [True]
+
+    def opened(path):
+        if path == file and left and left.pop(0):
+            raise fault
+        return real(path)
+
+    monkeypatch.setattr(records.files, "opened", opened)
+    _, fields = source_and_fields(copy)
+    with pytest.raises(DataError) as caught:
+        index_cache.load_index(Source(copy, True), fields, str(tmp_path), True)
+    assert words in str(caught.value) and f"{file} cannot be read: {fault}" in str(caught.value)
+    index = index_cache.load_index(Source(copy, True), fields, str(tmp_path), True)
+    assert len(index.length) == len(LENGTHS)
 
 
 def test_a_repaired_file_is_read_once_the_named_index_is_removed(

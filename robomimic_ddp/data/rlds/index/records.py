@@ -25,6 +25,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class ReadError(RecordError):
+    """A file could not be read, which says nothing of its records."""
+
+
 def masked_checksum(data: bytes) -> bytes:
     """Return the CRC-32C of data as TFRecord stores it."""
     import google_crc32c
@@ -35,7 +39,7 @@ def masked_checksum(data: bytes) -> bytes:
 
 def read_record(file: Any, offset: int) -> bytes:
     """Return the record at byte `offset`. Raises RecordError for one that is damaged, cut off or
-    missing, and for a file that cannot be read.
+    missing; ReadError for a file that cannot be read.
     """
     try:
         with files.opened(file) as data:
@@ -47,7 +51,8 @@ def read_record(file: Any, offset: int) -> bytes:
             left = os.fstat(data.fileno()).st_size - data.tell()
             record, stored = _read(data, min(length, left)), _read(data, _SUM_BYTES)
     except (OSError, MemoryError) as error:
-        raise RecordError(f"{file} cannot be read: {error}") from error
+        kind = RecordError if isinstance(error, FileNotFoundError) else ReadError
+        raise kind(f"{file} cannot be read: {error}") from error
     if len(stored) < _SUM_BYTES:
         raise RecordError(f"it is cut off: {len(record)} of {length} bytes are there")
     if masked_checksum(record) != stored:
@@ -85,14 +90,9 @@ def in_order(
 
 def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
     """Return `record_offsets` of a file that has `episodes` by its metadata. Raises DataError for a
-    file that cannot be read or has another number, unless `skip_corrupt`.
+    file that cannot be read; unless `skip_corrupt`, for one that is missing or has another number.
     """
-    try:
-        offsets = record_offsets(file)
-    except DataError:
-        if skip_corrupt:
-            return []
-        raise
+    offsets = record_offsets(file, skip_corrupt)
     if not skip_corrupt and len(offsets) != episodes:
         raise DataError(
             f"{file} has {len(offsets)} episodes, its metadata promises {episodes}: cut off, "
@@ -101,14 +101,15 @@ def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
     return offsets
 
 
-def record_offsets(file: Path) -> list[int]:
+def record_offsets(file: Path, skip_missing: bool = False) -> list[int]:
     """Return the byte offsets of all records of `file`. Raises DataError."""
-    return [offset for offset, _ in stored_checksums(file)]
+    return [offset for offset, _ in stored_checksums(file, skip_missing)]
 
 
-def stored_checksums(file: Path) -> Iterator[tuple[int, bytes]]:
+def stored_checksums(file: Path, skip_missing: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield the byte offset of each record of `file`, by the lengths in it, and the 4 bytes of the
-    checksum that is stored of its data. Reads 12 bytes of a record. Raises DataError.
+    checksum that is stored of its data. Reads 12 bytes of a record. Raises DataError for a file
+    that cannot be read. skip_missing: a file that is not there has no records.
     """
     try:
         offset, size = 0, file.stat().st_size
@@ -121,6 +122,8 @@ def stored_checksums(file: Path) -> Iterator[tuple[int, bytes]]:
                 yield offset, framing[:4]
                 offset, length = end, int.from_bytes(framing[4:], "little")
     except OSError as error:
+        if skip_missing and isinstance(error, FileNotFoundError):
+            return
         raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
 
 
@@ -136,7 +139,8 @@ def rows_of(
     """Yield a row for each of `places`, in order: number of the file, byte offset, bytes of the
     record, and what `make` returns for its serialized episode. `threads` records are read and made
     at once. Raises DataError, which names the damaged episode, and says that reading failed while
-    `doing` something, and by which `remedy` such episodes are left out, as with `skip`.
+    `doing` something, and by which `remedy` such episodes are left out, as with `skip`. A file that
+    cannot be read is an error with `skip`, too.
     """
 
     def row(place: tuple[int, int]) -> tuple:
@@ -149,6 +153,11 @@ def rows_of(
         for (number, offset), future in zip(places, in_order(row, places, pool, 2 * threads)):
             try:
                 result = future.result()
+            except ReadError as error:
+                raise DataError(
+                    f"reading failed while {doing}.\n{error}. Its episodes may be undamaged and "
+                    f"are not left out, even with {remedy}. Start again once the file can be read."
+                ) from error
             except RecordError as error:
                 if skip:
                     continue

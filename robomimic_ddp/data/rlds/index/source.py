@@ -210,16 +210,11 @@ class Source:
     def checksums(self) -> str:
         """Digest of the checksums that the files store of their records. It differs if an episode
         is changed in place, in a file of the same size. Reads 12 bytes of a record. Raises
-        DataError for a file that cannot be read, unless `skip_missing`.
+        DataError for a file that cannot be read.
         """
 
         def digest_of(path: Path) -> bytes:
-            try:
-                checksums = [checksum for _, checksum in stored_checksums(path)]
-            except DataError:
-                if not self.skip_missing:
-                    raise
-                checksums = []
+            checksums = [checksum for _, checksum in stored_checksums(path, self.skip_missing)]
             return hashlib.sha256(b"".join(checksums)).digest()
 
         with ThreadPoolExecutor(_READERS) as threads:
