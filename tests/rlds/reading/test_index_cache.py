@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -14,6 +16,7 @@ from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.records import stored_checksums
 from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, LENGTHS, STATES
 from tests.rlds.quick import source_and_fields
@@ -92,6 +95,22 @@ def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, files_read):
     for skip_corrupt in (False, True):
         loaded = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
         assert same(loaded, index) and files_read == []
+
+
+def bytes_gathered(folder, cache):
+    """On a rank: the bytes of the longest message that all ranks get of each; and the index."""
+    with mock.patch.object(group, "_gather_bytes", wraps=group._gather_bytes) as gather:
+        index = index_cache.load_index(*source_and_fields(Path(folder)), cache)
+    return max(size for _, size, _ in (call.args for call in gather.call_args_list)), index
+
+
+def test_ranks_get_a_cached_index_once(ranks, stored, tmp_path):
+    """It may take gigabytes: a copy of each rank's size on each rank ends the job."""
+    whole = build.make_index(*source_and_fields(stored.folder))
+    (first, _), _ = ranks.run(bytes_gathered, str(stored.folder), str(tmp_path))
+    cached = ranks.run(bytes_gathered, str(stored.folder), str(tmp_path))
+    assert all(same(index, whole) for _, index in cached)
+    assert [size for size, _ in cached] == [group._HEAD] * 2 and first > group._HEAD
 
 
 def test_files_without_an_episode_add_nothing_to_an_index(stored):

@@ -72,10 +72,17 @@ def load_index(
     has one on every rank. With `skip_corrupt` the main rank reports what is left out.
     """
 
-    def cached() -> tuple[Path, Index | None] | None:
-        return _cached(source, fields, cache, skip_corrupt) if group.is_main() else None
+    index: Index | None = None
 
-    path, index = array_cache.compute_together(cached)[0]
+    def find_cached() -> Path | None:
+        nonlocal index
+        if not group.is_main():
+            return None
+        path, index = _cached(source, fields, cache, skip_corrupt)
+        return path
+
+    path = array_cache.compute_together(find_cached)[0]
+    index = group.broadcast_object(index)  # gathered, each rank would get as much of every rank
     if index is None:
         parts = path.with_suffix(".parts")
         index = _make_together(source, fields, skip_corrupt, parts)
