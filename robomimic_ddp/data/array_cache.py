@@ -48,11 +48,14 @@ def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value])
         return None
 
 
-def store(path: Path, what: str, arrays: dict[str, Any]) -> None:
-    """Replace the file in one step, where that can be done; several jobs may do so at once."""
+def store(path: Path, what: str, arrays: dict[str, Any]) -> bool:
+    """Replace the file in one step, and return whether that could be done; several jobs may do so
+    at once.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, arrays)
+        return True
     except OSError as error:
         logger.warning(
             "the %s %s cannot be stored (%s): every run will rebuild it, which may take as long "
@@ -61,6 +64,7 @@ def store(path: Path, what: str, arrays: dict[str, Any]) -> None:
             path,
             error,
         )
+        return False
 
 
 def write(path: Path, arrays: dict[str, Any]) -> None:

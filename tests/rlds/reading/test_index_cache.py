@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 from dataclasses import replace
@@ -10,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
@@ -75,7 +77,7 @@ def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
         def store_two(path, *content):
             if path.name == "2.npz":
                 raise KeyboardInterrupt
-            store(path, *content)
+            return store(path, *content)
 
         patched.setattr(index_cache.array_cache, "store", store_two)
         index_cache.load_index(source, fields, cache)
@@ -95,6 +97,37 @@ def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, files_read):
     for skip_corrupt in (False, True):
         loaded = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
         assert same(loaded, index) and files_read == []
+
+
+def test_parts_stay_until_the_index_is_stored(stored, tmp_path, files_read, monkeypatch, caplog):
+    source, fields = source_and_fields(stored.folder)
+    write = array_cache.write
+
+    def write_parts(path, arrays):
+        if path.parent == tmp_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, arrays)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(index_cache, "_PART_BYTES", 1)
+        patched.setattr(array_cache, "write", write_parts)
+        index = index_cache.load_index(source, fields, str(tmp_path))
+    assert len(files_read) == len(source.files) and "the index " in caplog.text
+    assert same(index_cache.load_index(source, fields, str(tmp_path)), index)
+    assert len(files_read) == len(source.files)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
+
+
+def test_a_folder_that_cannot_be_written_is_tried_once_for_parts(
+    stored, tmp_path, monkeypatch, caplog
+):
+    source, fields = source_and_fields(stored.folder)
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setattr(index_cache, "_PART_BYTES", 1)
+    index_cache.load_index(source, fields, str(tmp_path / "file"))
+    warnings = [text for text in caplog.messages if "cannot be stored" in text]
+    assert len(source.files) > 2 == len(warnings)
+    assert "the part of the index " in warnings[0] and "the index " in warnings[1]
 
 
 def bytes_gathered(folder, cache):

@@ -86,9 +86,9 @@ def load_index(
     if index is None:
         parts = path.with_suffix(".parts")
         index = _make_together(source, fields, skip_corrupt, parts)
-        if group.is_main():
-            array_cache.store(path, "index", arrays_of(index))
-        shutil.rmtree(parts, ignore_errors=True)
+        is_stored = group.is_main() and array_cache.store(path, "index", arrays_of(index))
+        if group.broadcast_object(is_stored):  # a node may have a cache folder, with parts, alone
+            shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
         warn(f"{lost}. Remove {path} once they are repaired.")
@@ -148,14 +148,16 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
     def index_of_share() -> Index:
         indices = [index for files, index in stored.items() if reader.get(files) == group.rank()]
         cut = _cut(source, share)
+        stores_parts = len(cut) > 1
         progress = reading(f"index of {source.name}", sum(source.sizes[number] for number in share))
         with progress if group.is_main() else nullcontext(lambda count: None) as add:
             for files in cut:
                 threads = min(_MOST_THREADS, cores)
                 indices.append(make_index(source, fields, files, threads, skip_corrupt, add))
-                if len(cut) > 1:
+                if stores_parts:
                     arrays = {**arrays_of(indices[-1]), _FILES: np.asarray(files)}
-                    array_cache.store(parts / f"{files[0]}.npz", "part of the index", arrays)
+                    file = parts / f"{files[0]}.npz"
+                    stores_parts = array_cache.store(file, "part of the index", arrays)
         return merged(indices)
 
     return merged(array_cache.compute_together(index_of_share))
