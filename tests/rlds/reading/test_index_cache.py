@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import threading
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -144,6 +145,19 @@ def test_ranks_get_a_cached_index_once(ranks, stored, tmp_path):
     cached = ranks.run(bytes_gathered, str(stored.folder), str(tmp_path))
     assert all(same(index, whole) for _, index in cached)
     assert [size for size, _ in cached] == [group._HEAD] * 2 and first > group._HEAD
+
+
+def test_offsets_of_several_files_are_read_at_once(stored, monkeypatch):
+    """Each takes a read per record, at the latency of a network's file system."""
+    source, fields = source_and_fields(stored.folder)
+    both, offsets_of = threading.Barrier(2, timeout=20), build.offsets_of
+
+    def offsets_once_both_are_read(*file):
+        both.wait()
+        return offsets_of(*file)
+
+    monkeypatch.setattr(build, "offsets_of", offsets_once_both_are_read)
+    assert build.make_index(source, fields, [0, 1], threads=2).file.tolist() == [0, 0, 1, 1]
 
 
 def test_files_without_an_episode_add_nothing_to_an_index(stored):

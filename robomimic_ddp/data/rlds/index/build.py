@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,17 +52,19 @@ def make_index(
     skip_corrupt: bool = False,
     add: Callable[[int], Any] = lambda count: None,
 ) -> Index:
-    """Return the index of the `files` of `source` (None: all), `threads` records read at once.
-    Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such
-    episodes are left out. add: takes the numbers of bytes that were read.
+    """Return the index of the `files` of `source` (None: all), `threads` files or records read at
+    once. Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt`
+    such episodes are left out. add: takes the numbers of bytes that were read.
     """
     paths = source.files
     files = range(len(paths)) if files is None else files
-    places = [
-        (number, offset)
-        for number in files
-        for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
-    ]
+
+    def places_in(number: int) -> list[tuple[int, int]]:
+        offsets = offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
+        return [(number, offset) for offset in offsets]
+
+    with ThreadPoolExecutor(threads, "rlds-offsets") as pool:
+        places = list(chain.from_iterable(pool.map(places_in, files)))
     doing = f"building the index of {source.folder}"
     rows = []
     for file, offset, size, *described in rows_of(
