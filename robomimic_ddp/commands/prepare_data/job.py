@@ -20,7 +20,7 @@ from robomimic_ddp import __version__, files
 from robomimic_ddp.commands.prepare_data import metadata
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index import cache, prepared
-from robomimic_ddp.data.rlds.index.build import as_index
+from robomimic_ddp.data.rlds.index.build import as_index, finite
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
@@ -201,6 +201,7 @@ class Job:
         if self.fields is not None:
             with must_be_written(self._index_part(file)):
                 index = as_index(described, self.fields)
+                index = index.select(finite(index))
                 array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
             json.dump(note, out)

@@ -33,8 +33,8 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError, WriteError
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
-from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
-from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
+from tests.rlds.conftest import CAMERAS, HEIGHT, LENGTHS, STATES, WIDTH
+from tests.rlds.damages import DAMAGES, files_of, flip, nan, no_picture, rewrite
 
 SMALL = (12, 20)
 WRIST = "observation/wrist_image_left"
@@ -274,6 +274,23 @@ def test_an_index_of_a_set_with_episodes_left_out(copy, load, config_file, tmp_p
     words = ("--config", str(config_file), "--skip-corrupt")
     assert prepare(copy, tmp_path, *words) == 0
     require_index(load, tmp_path, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("words", [(), ("--skip-corrupt",)])
+def test_an_index_without_episodes_with_nan_is_for_runs_that_skip_them(
+    copy, make_config, config_file, tmp_path, monkeypatch, caplog, words
+):
+    rewrite(2, 1, nan)(copy)
+    assert prepare(copy, tmp_path / "new", "--config", str(config_file), *words) == 0
+    assert "is rebuilt" not in caplog.text
+    cached = str(tmp_path / "cache")
+    config = make_config(data_path=str(tmp_path / "new"), data_cache_dir=cached)
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "make_index", None)
+        train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, True)
+    assert len(train.index.length) == len(LENGTHS) - 1
+    with pytest.raises(DataError, match="1 episodes of .* have a NaN or infinite state"):
+        host_datasets.datasets_from_config(config, config.all_obs_keys)
 
 
 def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, capsys):

@@ -25,6 +25,7 @@ from robomimic_ddp.data.rlds.index.build import (
     finite,
     left_out,
     make_index,
+    missing_episodes,
 )
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
@@ -115,15 +116,15 @@ def read(path: Path) -> Index | None:
 
 def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index: Index) -> None:
     """Write `index` into the `folder` of a prepared set, where `load_index` finds it once the
-    folder is that of the dataset `name`. source: the same folder. Raises OSError.
+    folder is that of the dataset `name`; only for `ddp.skip_corrupt` if it lacks episodes. source:
+    the same folder. Raises OSError.
     """
     identity = {**source.identity, "dataset": name}
-    rows = finite(index)
     (folder / IN_SET).mkdir(exist_ok=True)  # not `folder`: another task may have renamed it
-    for skip_corrupt in (False, True) if len(rows) == len(index.file) else (True,):
+    for skip_corrupt in (True,) if missing_episodes(index, source).any() else (False, True):
         key = fingerprint(identity, fields, skip_corrupt)
         file = folder / IN_SET / f"{name.partition('/')[0]}-{key}.npz"
-        array_cache.write(file, arrays_of(index.select(rows)))
+        array_cache.write(file, arrays_of(index))
 
 
 def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
