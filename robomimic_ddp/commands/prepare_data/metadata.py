@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,19 @@ def write(
     line = f"Prepared by robomimic-ddp: images of {prepared.quality(notes)}."
     info["description"] = f"{info.get('description', '')}\n{line}".strip()
     info.pop("downloadSize", None)
+    path = folder / prepared.INFO
+    metadata = files.read_json(path) if path.is_file() else {}
+    lacking = metadata.get(prepared.KEY, {"left_out": {}})["left_out"]
     left_out: dict[str, dict[str, list[int]]] = {}
     for split in info["splits"]:
         of_split = {f: note for f, note in done.items() if f.split == split["name"]}
         split["shardLengths"] = [str(note["episodes"]) for note in of_split.values()]
         split["numBytes"] = str(sum(note["bytes"] for note in of_split.values()))
-        of_files = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
+        of_files = {str(file.number): note["left_out"] for file, note in of_split.items()}
+        for number, lost in lacking.get(split["name"], {}).items():
+            of_files[number] = _merged_left_out(lost, of_files[number])
+        of_files = {number: lost for number, lost in of_files.items() if lost}
         left_out |= {split["name"]: of_files} if of_files else {}
-    path = folder / prepared.INFO
-    metadata = files.read_json(path) if path.is_file() else {}
     metadata[prepared.KEY] = {**notes, "left_out": left_out}
     # INFO_FILE last: tensorflow-datasets reads a folder that has it.
     contents = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
@@ -73,6 +77,14 @@ def _change_features(features: Any, images: Mapping[str, tuple[int, int] | None]
         for parent, group in zip(reversed(parents[:-1]), reversed(groups)):
             if not _children(parent[group]):
                 del parent[group]
+
+
+def _merged_left_out(lost: Sequence[int], left_out: Sequence[int]) -> list[int]:
+    """Return the numbers of the records that two preparations of a file have left out. lost: by the
+    first; left_out: by the second, numbered as the first has written them.
+    """
+    written = [n for n in range(len(lost) + max(left_out, default=-1) + 1) if n not in lost]
+    return sorted([*lost, *(written[n] for n in left_out)])
 
 
 def _merged_psnr(notes: Iterable[Any]) -> dict[str, Any] | None:

@@ -601,6 +601,16 @@ def test_episodes_that_are_left_out_do_not_move_the_split(load, copy, tmp_path):
     left = [paths(one) for one in load(**changes, **where)]
     assert len(left[0] | left[1]) == 11
     assert left[0] <= whole[0] and left[1] <= whole[1]
+    rewrite(0, 0, no_picture)(target(tmp_path / "out"))  # the source's second episode
+    for before, after in (("out", "second"), ("second", "third")):
+        words = ["--skip-corrupt"] if after == "second" else []
+        assert prepare(target(tmp_path / before), tmp_path / after, *words, size=(6, 10)) == 0
+        where["data_path"] = str(tmp_path / after)
+        left = [paths(one) for one in load(**changes, **where)]
+        assert len(left[0] | left[1]) == 10
+        assert left[0] <= whole[0] and left[1] <= whole[1]
+        left_out = prepared.read(target(tmp_path / after))["left_out"]
+        assert left_out == {"train": {"0": [0, 1], "1": [0], "5": [0]}}
 
 
 @pytest.mark.usefixtures("blank_sheet")
