@@ -75,8 +75,10 @@ def _write(
 def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     """Return a function that maps a serialized episode to a tuple: the episode, the new images [T]
     of each of `job.changed`, the PSNR in dB of the first image of each, and the row of
-    `describer`, empty without `job.fields`. names: the step features to read.
+    `describer`, empty without `job.fields`. names: the step features to read. With
+    `job.skip_corrupt` images of the right size are decoded too, since they may be damaged.
     """
+    changed = job.changed
     describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
     parse = EpisodeParser(job.source.features, names)
 
@@ -86,7 +88,7 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
         if len(lengths) > 1:
             raise RecordError("numbers of steps differ")
         images, errors = [], []
-        for name in job.changed:
+        for name in job.cameras if job.skip_corrupt else changed:
             encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
             for step, data in enumerate(episode[name]):
                 try:
@@ -95,10 +97,13 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
                     raise RecordError(
                         f"step {step}, `{name}` cannot be decoded: {error}"
                     ) from error
+                if name not in changed:
+                    continue
                 encoded.append(encode_jpeg(frame, job.quality))
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))
-            images.append(encoded)
+            if name in changed:
+                images.append(encoded)
         return raw, images, errors, describe(raw)
 
     return prepare

@@ -135,6 +135,14 @@ def test_images_of_that_size_stay_as_they_are(stored, tmp_path):
     assert notes["psnr"] is None and notes["dropped"] == [WRIST]
 
 
+def test_a_damaged_image_of_that_size_is_left_out(copy, tmp_path, capsys):
+    rewrite(3, 0, no_picture)(copy)
+    assert prepare(copy, tmp_path / "out", "--skip-corrupt", size=(HEIGHT, WIDTH)) == 0
+    assert "1 damaged episodes are left out" in capsys.readouterr().err
+    notes = prepared.read(target(tmp_path / "out"))
+    assert notes["left_out"] == {"train": {"3": [0]}} and notes["psnr"] is None
+
+
 def test_other_features_splits_and_encodings(tmp_path, capsys):
     """PNG, images of any size, depth, a group with images only, a compressed tensor, lists of
     features, and a second split.
