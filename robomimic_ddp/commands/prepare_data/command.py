@@ -192,7 +192,8 @@ def _report(job: Any) -> None:
     notes = prepared.read(job.target) or {}
     if count := prepared.damaged(notes):
         say(f"warning: {count} damaged episodes are left out", file=sys.stderr)
-    size = sum(file.stat().st_size for file in job.target.iterdir())
+    # Of the records alone: another task may be removing the files of `Job.tidy`.
+    size = sum((job.target / file.path.name).stat().st_size for file in job.files)
     say(f"{job.target}: {decimal(size)}; {prepared.quality(notes)}")
     say(f"train with train.data_path={job.root.absolute()}")
 

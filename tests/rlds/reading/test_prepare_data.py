@@ -441,6 +441,20 @@ def _complete(job, barrier, milliseconds):
     assert job.complete()
 
 
+def test_a_set_is_reported_while_another_task_tidies_it(stored, tmp_path, monkeypatch, capsys):
+    complete = job_module.Job.complete
+
+    def overtaken(job):
+        (job.work / "prepare.json").unlink()
+        (job.work / "prepare.json").symlink_to("removed")  # listed, and gone when it is read
+        monkeypatch.setattr(job_module.Job, "tidy", lambda job: None)
+        return complete(job)
+
+    monkeypatch.setattr(job_module.Job, "complete", overtaken)
+    assert prepare(stored.folder, tmp_path) == 0
+    assert f"train with train.data_path={tmp_path}" in capsys.readouterr().out
+
+
 def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys):
     for task in range(3):
         as_task(monkeypatch, task, 3, "torchrun")
