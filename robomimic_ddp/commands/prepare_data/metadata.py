@@ -11,7 +11,7 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.data.rlds.index import prepared
-from robomimic_ddp.data.rlds.index.source import INFO_FILE
+from robomimic_ddp.data.rlds.index.source import INFO_FILE, Source
 from robomimic_ddp.distributed.atomic_files import atomic_open
 
 
@@ -27,8 +27,11 @@ def write(
     notes: see `index.prepared`, without `psnr` and `left_out`; done: `RecordFile` -> its note;
     images: camera -> height and width, None for a dropped one. Raises OSError.
     """
+    from google.protobuf import json_format
+
     notes = {**notes, "psnr": _merged_psnr(done.values())}
-    features = files.read_json(folder / "features.json")
+    # Not the source's file, which older versions of tensorflow-datasets have written differently.
+    features = json_format.MessageToDict(Source(folder).features.to_proto())
     _change_features(features, images)
     info = files.read_json(folder / INFO_FILE)
     line = f"Prepared by robomimic-ddp: images of {prepared.quality(notes)}."
@@ -57,7 +60,7 @@ def write(
                 shutil.copyfileobj(source, copy)
     for name, value in contents.items():
         with atomic_open(work / name) as file:
-            json.dump(value, file, indent=None if name == prepared.INFO else 2)
+            json.dump(value, file, indent=None if name == prepared.INFO else 2, sort_keys=True)
 
 
 def _change_features(features: Any, images: Mapping[str, tuple[int, int] | None]) -> None:

@@ -95,6 +95,14 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
     assert not {"prepare.json", "done"} & set(contents(target(made)))
 
 
+def test_a_set_with_features_in_an_older_form_is_prepared(copy, made, tmp_path):
+    features = tfds.builder_from_directory(str(copy)).info.features
+    (copy / "features.json").write_text(json.dumps(features.to_json()))
+    assert prepare(copy, tmp_path / "out") == 0
+    small = [(target(root) / "features.json").read_text() for root in (made, tmp_path / "out")]
+    assert small[0] == small[1]
+
+
 def test_order_and_numbers_are_the_sources(load, made, tmp_path):
     changes = {"experiment": {"validate": True}, "validation_fraction": 0.3}
     size = {"observation": {"image_dim": list(SMALL)}, "shuffle_buffer_size": 30}
