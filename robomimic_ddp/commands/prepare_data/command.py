@@ -195,7 +195,8 @@ def _report(job: Any) -> None:
     # Of the records alone: another task may be removing the files of `Job.tidy`.
     size = sum((job.target / file.path.name).stat().st_size for file in job.files)
     say(f"{job.target}: {decimal(size)}; {prepared.quality(notes)}")
-    say(f"train with train.data_path={job.root.absolute()}")
+    name, root = str(job.target.parent.relative_to(job.root)), job.root.absolute()
+    say(f"train with train.data_path={root} and {name!r} in train.dataset_names")
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -204,17 +204,18 @@ def indices_from_config(
 
 def fields_from_config(config: Any, source: Source, obs_keys: Sequence[str]) -> Fields:
     """Return what a run with `config` reads of the dataset `source`, wherever that is; it is found
-    among train.dataset_names by its name. Raises DataError, ConfigError.
+    among train.dataset_names by its name, such as "droid" or "<name>/<builder config>". Raises
+    DataError, ConfigError.
     """
     job_config.check(config)
-    names, name = job_config.dataset_names(config), source.folder.parent.name
-    if name not in names:
-        raise ConfigError(
-            f"train.dataset_names={list(names)} does not have the dataset {name!r} of "
-            f"{source.folder}. Give the config of runs that train on it."
-        )
-    schema = job_config.schema_names(config)[names.index(name)]
-    return _fields_of_run(config, source, schema, obs_keys)
+    names, folder = job_config.dataset_names(config), source.folder.parent
+    for name, schema in zip(names, job_config.schema_names(config)):
+        if folder.parts[-len(Path(name).parts) :] == Path(name).parts:
+            return _fields_of_run(config, source, schema, obs_keys)
+    raise ConfigError(
+        f"train.dataset_names={names} does not have the dataset {folder.name!r} of "
+        f"{source.folder}. Give the config of runs that train on it."
+    )
 
 
 def _fields_of_run(config: Any, source: Source, schema: str, obs_keys: Sequence[str]) -> Fields:

@@ -328,6 +328,25 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
 
+def test_a_dataset_of_a_builder_config_is_trained_on_as_the_report_says(
+    stored, load, config_file, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "made_up" / "left_arm" / "1.0.0"
+    shutil.copytree(stored.folder, folder)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (folder / "dataset_info.json").write_text(json.dumps({**info, "configName": "left_arm"}))
+    config = json.loads(config_file.read_text())
+    config["train"]["dataset_names"] = ["made_up/left_arm"]
+    config_file.write_text(json.dumps(config))
+    assert prepare(folder, tmp_path / "out", "--config", str(config_file)) == 0
+    name = "made_up/left_arm"
+    said = f"train with train.data_path={tmp_path}/out and {name!r} in train.dataset_names\n"
+    assert said in capsys.readouterr().out
+    monkeypatch.setattr(cache, "make_index", None)  # the set has the index of the config
+    where = {"data_path": f"{tmp_path}/out", "data_cache_dir": str(tmp_path / "cache")}
+    assert len(load(dataset_names=[name], **where)[0])
+
+
 @pytest.mark.parametrize("place", ["in a file", "before the end"])
 def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monkeypatch, place):
     calls, written = [0], []
