@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import offsets_of, rows_of
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
-from robomimic_ddp.data.rlds.pipeline.images import decode
+from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.data.rlds.schema.features import episode_features, is_number, is_picture
 from robomimic_ddp.errors import DataError
 
@@ -22,6 +24,7 @@ SHEET_EPISODES, SHEET_FRAMES = 3, 6
 """Size of the contact sheet: episodes, and frames of each."""
 LANGUAGE_WORDS = ("instruction", "language")
 _THREADS = 2
+_REMEDY = "`robomimic-ddp prepare-data --skip-corrupt`"
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,24 @@ def read(source: Source, most: int) -> list[Episode]:
         for index, number in enumerate(numbers)
         for offset in offsets_of(files[index], source.episodes_per_file[number], False)[:count]
     ]
-    episodes: list[Episode] = []
-    doing = f"reading {source.folder}"
-    for *_, episode in rows_of(files, positions, lambda raw: (parse(raw),), _THREADS, doing):
-        length = len(episode[names[0]])
+
+    def episode_of(raw: bytes, is_shown: bool) -> tuple[Episode]:
+        episode = parse(raw)
+        lengths = {name: len(episode[name]) for name in names}
+        if len({*lengths.values()}) > 1:
+            raise RecordError(f"numbers of steps: {lengths}")
+        length = lengths[names[0]]
         texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
-        is_shown = length and len(episodes) < SHEET_EPISODES
-        frames = _frames(episode, pictures, length) if is_shown else {}
-        episodes.append(Episode(length, texts, frames))
-    return episodes
+        frames = _frames(episode, pictures, length) if is_shown and length else {}
+        return (Episode(length, texts, frames),)
+
+    options = (_THREADS, f"reading {source.folder}", False, _REMEDY)
+    shown, others = positions[:SHEET_EPISODES], positions[SHEET_EPISODES:]
+    return [
+        episode
+        for chosen, is_shown in ((shown, True), (others, False))
+        for *_, episode in rows_of(files, chosen, partial(episode_of, is_shown=is_shown), *options)
+    ]
 
 
 def _chosen(source: Source, most: int) -> tuple[Sequence[int], int | None]:
@@ -99,7 +111,13 @@ def _chosen(source: Source, most: int) -> tuple[Sequence[int], int | None]:
 
 def _frames(episode: Mapping[str, Any], pictures: list[str], length: int) -> dict[str, list]:
     steps = sorted({(length - 1) * n // (SHEET_FRAMES - 1) for n in range(SHEET_FRAMES)})
-    return {name: [(step, decode(episode[name][step])) for step in steps] for name in pictures}
+    frames: dict[str, list] = {name: [] for name in pictures}
+    for name, step in product(pictures, steps):
+        try:
+            frames[name].append((step, decode(episode[name][step])))
+        except RecordError as error:
+            raise RecordError(f"step {step}, `{name}` cannot be decoded: {error}") from error
+    return frames
 
 
 def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import DataError
 from tests.rlds import other_shapes
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
+from tests.rlds.damages import files_of, no_camera, no_picture, rewrite
 
 pytestmark = pytest.mark.usefixtures("blank_sheet")
 DRAW = drafts._draw
@@ -286,6 +287,21 @@ def test_mistakes_are_one_clear_error(
     places = {"others": others, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
     assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
     assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (no_picture, "(step 1, `observation/exterior_image_1_left` cannot be decoded: "),
+        (no_camera, "(numbers of steps: {'language_instruction': 2, "),
+    ],
+)
+def test_a_camera_that_is_damaged_is_one_clear_error(change, message, copy, capsys):
+    rewrite(0, 1, change)(copy)
+    assert main(["inspect-data", str(copy)]) == 1
+    error = capsys.readouterr().err
+    assert f"{files_of(copy)[0]}: the episode at byte " in error and message in error
+    assert "count them: `robomimic-ddp prepare-data --skip-corrupt`." in error
 
 
 def test_a_folder_that_cannot_be_read_is_no_dataset(stored, capsys, tmp_path, monkeypatch):
