@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.monkeypatch import swapped
@@ -37,6 +39,7 @@ class Accumulation:
             for _, module in host_algo.named_modules(model)
             if parallel.is_parallel(module)
         ]
+        self._optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
         self._has_stepped = False
 
     def install(self, undo: ExitStack) -> None:
@@ -69,16 +72,14 @@ class Accumulation:
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
         infos, last = MicroBatches([], batch.weights), len(batch) - 1
-        try:
+        with self._keep_gradients():
             for index, weight in enumerate(batch.weights):
-                self.backward.part = Part(weight, index == 0, index == last)
+                self.backward.part = Part(weight, index == last)
                 before = self.backward.calls
                 with nullcontext() if index == last else self._waiting():
                     # Taken out of the list, so that a part's memory is free when it is done.
                     infos.append(host(batch.pop(0), *args, **kwargs))
                 _require_one_call(self.model, self.backward.calls - before)
-        finally:
-            self.backward.part = WHOLE
         self._has_stepped = True
         for info in infos[:-1]:
             for key in [key for key, value in info.items() if isinstance(value, Pending)]:
@@ -94,6 +95,33 @@ class Accumulation:
             key: _mean([log.get(key, value) for log in logs], info.weights)
             for key, value in logs[-1].items()
         }
+
+    @contextmanager
+    def _keep_gradients(self) -> Iterator[None]:
+        """For a step: once a part has left its gradients, the host's calls of `zero_grad`, of an
+        optimizer or of a module that one trains, do nothing.
+        """
+        of_module = nn.Module.zero_grad
+
+        def zero_optimizer(host: Callable, *args: Any, **kwargs: Any) -> None:
+            if not self.backward.has_gradients:
+                host(*args, **kwargs)
+
+        def zero_module(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            held = {id(p) for optimizer in self._optimizers for p in host_algo.held_by(optimizer)}
+            is_trained = any(id(parameter) in held for parameter in module.parameters())
+            if not (is_trained and self.backward.has_gradients):
+                of_module(module, *args, **kwargs)
+
+        with ExitStack() as stack:
+            stack.enter_context(swapped(nn.Module, "zero_grad", zero_module))
+            for optimizer in self._optimizers:
+                zero_grad = partial(zero_optimizer, optimizer.zero_grad)
+                stack.enter_context(swapped(optimizer, "zero_grad", zero_grad))
+            try:
+                yield
+            finally:
+                self.backward.part, self.backward.has_gradients = WHOLE, False
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed.gradients import fsdp, optimizer_ddp
 
 NAME = "backprop_for_loss"
@@ -28,7 +27,6 @@ class Part(NamedTuple):
     """A micro-batch's place in its step; `weight`: its share of the step's samples."""
 
     weight: float = 1.0
-    first: bool = True
     last: bool = True
 
 
@@ -54,8 +52,8 @@ class Backward:
 
     Losses of a micro-batch count with its share. That of a step's last one passes through what
     averages the optimizer's gradients over ranks, if its nets do not. Gradients are dropped before
-    the first one; those of the last are clipped, measured and stepped with, by `update`: the host's
-    own function, or one that stands for it. With other optimizers it is the host's function.
+    the first one. With the last one, their sum is clipped, measured and stepped with, by `update`:
+    the host's own function, or one that stands for it. With other optimizers it is the host's.
     `scaler`: torch's GradScaler, for fp16.
     """
 
@@ -68,6 +66,8 @@ class Backward:
     ) -> None:
         self.host, self.update, self.scaler = host, update or host, scaler
         self.part = WHOLE
+        self.has_gradients = False
+        """Whether gradients of this step's earlier parts wait for its last one."""
         self.calls = 0
         self._signature = inspect.signature(host)
         self._own = {id(optimizer) for optimizer in optimizers}
@@ -84,17 +84,15 @@ class Backward:
         over_ranks = optimizer_ddp.of(optimizer)
         if part.last and over_ranks is not None:
             call.arguments["loss"] = over_ranks.average_in_backward(call.arguments["loss"])
-        if part == WHOLE:
+        if part.last:
             return self.update(*call.args, **call.kwargs)
-        if not part.last:
-            if part.first:
-                optimizer.zero_grad()
-            loss = call.arguments["loss"]
-            loss = loss if self.scaler is None else self.scaler.scale(loss)
-            loss.backward(retain_graph=call.arguments.get("retain_graph", False))
-            return Pending("nan")
-        with swapped(optimizer, "zero_grad", lambda *_, **__: None):
-            return self.update(*call.args, **call.kwargs)
+        if not self.has_gradients:
+            optimizer.zero_grad()
+        loss = call.arguments["loss"]
+        loss = loss if self.scaler is None else self.scaler.scale(loss)
+        loss.backward(retain_graph=call.arguments.get("retain_graph", False))
+        self.has_gradients = True
+        return Pending("nan")
 
 
 KNOWN = {"c597491bb179ec44"}

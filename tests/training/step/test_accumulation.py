@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -125,26 +126,49 @@ def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils, is
     assert vars(algo) == before and torch_utils.backprop_for_loss is host
 
 
-def test_two_steps_in_parts_are_those_with_the_whole_batches(torch_utils):
-    """The gradients of a step before, and what a gradient was at first, are not in the next."""
+def zero_first(algo: Algo, zero: Callable) -> None:
+    train = algo.train_on_batch
+    algo.train_on_batch = lambda *args: (zero(), train(*args))[1]
+
+
+def zero_last(algo: Algo, zero: Callable) -> None:
+    train = algo.train_on_batch
+    algo.train_on_batch = lambda *args: (train(*args), zero())[0]
+
+
+@pytest.mark.parametrize("by", ["optimizer", "nets", "policy"])
+@pytest.mark.parametrize("place", [None, zero_first, zero_last])
+def test_two_steps_in_parts_are_those_with_the_whole_batches(torch_utils, by, place):
+    """The gradients of a step before, and what a gradient was at first, are not in the next; those
+    of a part are, wherever the host zeroes gradients.
+    """
+    algo = Algo()
+    owner = {"optimizer": algo.optimizer, "nets": algo.nets, "policy": algo.nets["policy"]}[by]
+    elsewhere = nn.Linear(1, 1)
 
     def backprop(net, optim, loss, max_grad_norm=None):
-        optim.zero_grad()
+        owner.zero_grad()
+        elsewhere.zero_grad()
+        assert elsewhere.weight.grad is None, "no optimizer of the algorithm has it"
         loss.backward()
         optim.step()
         return 3.0
 
     torch_utils.backprop_for_loss = backprop
-    algo = Algo()
+    if place is not None:
+        place(algo, lambda: owner.zero_grad())
     (weight, _) = algo.nets.parameters()
     weight.grad = torch.full_like(weight, 5.0)
     begun, batches = weight.item(), [torch.arange(7), torch.arange(3, 11)]
     with ExitStack() as undo:
         prepared(algo, undo, is_parallel=False)
         for actions in batches:
+            elsewhere.weight.grad = torch.ones(1, 1)
             algo.train_on_batch(algo.process_batch_for_training({"actions": actions}), 1)
     gradients = sum(actions.float().mean().item() for actions in batches)
     assert weight.item() == pytest.approx(begun - 0.1 * gradients, abs=1e-5)
+    owner.zero_grad()
+    assert weight.grad is None, "zero_grad is the host's again"
 
 
 def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch_utils):
