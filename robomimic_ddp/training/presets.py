@@ -139,9 +139,26 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     if host is not None and (update is not None or options.accumulate > 1 or by_optimizer):
         backward = Backward(host, owned, update, scaler)
         undo.enter_context(swapped(module, NAME, backward))
+        _refuse_other_steps(model, options, nets, backward, undo)
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
     return Prepared(line + normalised, scaler)
+
+
+def _refuse_other_steps(
+    model: Any, options: Options, nets: list, backward: Backward, undo: ExitStack
+) -> None:
+    """Refuse steps of the algorithm's optimizers outside of `backward` where it must see them."""
+    scaled = {id(p) for net in nets for p in net.parameters()} if backward.scaler else set()
+    for name, optimizer in host_algo.named_optimizers(model):
+        if options.accumulate > 1:
+            why, instead = "it would take a step for each micro-batch", "ddp.accumulate=1"
+        elif not scaled.isdisjoint(map(id, host_algo.held_by(optimizer))):
+            why, instead = "gradients too small for fp16 would be zero", "ddp.precision=bf16"
+        else:
+            continue
+        hook = partial(backward.before_step, model, name, why, instead)
+        undo.callback(optimizer.register_step_pre_hook(hook).remove)
 
 
 def _tf32(options: Options, nets: list, undo: ExitStack) -> str:

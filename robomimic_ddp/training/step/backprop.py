@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.distributed.gradients import fsdp, optimizer_ddp
+from robomimic_ddp.errors import PlanError
 
 NAME = "backprop_for_loss"
 _NEEDED = {"net", "optim", "loss"}
@@ -69,6 +71,7 @@ class Backward:
         self.has_gradients = False
         """Whether gradients of this step's earlier parts wait for its last one."""
         self.calls = 0
+        self._is_stepping = False
         self._signature = inspect.signature(host)
         self._own = {id(optimizer) for optimizer in optimizers}
 
@@ -85,7 +88,11 @@ class Backward:
         if part.last and over_ranks is not None:
             call.arguments["loss"] = over_ranks.average_in_backward(call.arguments["loss"])
         if part.last:
-            return self.update(*call.args, **call.kwargs)
+            self._is_stepping = True
+            try:
+                return self.update(*call.args, **call.kwargs)
+            finally:
+                self._is_stepping = False
         if not self.has_gradients:
             optimizer.zero_grad()
         loss = call.arguments["loss"]
@@ -93,6 +100,17 @@ class Backward:
         loss.backward(retain_graph=call.arguments.get("retain_graph", False))
         self.has_gradients = True
         return Pending("nan")
+
+    def before_step(self, model: Any, name: str, why: str, instead: str, *_: Any) -> None:
+        """torch's hook before a step of optimizer `name`: raises PlanError for one that is not of
+        this function. Without training, as in rollouts, `model` may optimize what it likes.
+        """
+        if not self._is_stepping and host_algo.is_training(model):
+            raise PlanError(
+                f"{type(model).__name__} stepped its optimizer {name} outside of {NAME} of the "
+                f"host's torch_utils, so {why}. Expected TorchUtils.{NAME}(net, optim, loss, ...), "
+                f"called by that name, and no other step. Call it so, or train with {instead}."
+            )
 
 
 KNOWN = {"c597491bb179ec44"}

@@ -238,6 +238,16 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
         prepared(algo, undo)
         with pytest.raises(PlanError, match="Algo.train_on_batch does not call backprop_for_loss"):
             algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
+    algo = Algo()
+    algo.temperature = torch.optim.SGD([torch.ones((), requires_grad=True)], lr=0.1)
+    train = algo.train_on_batch
+    algo.train_on_batch = lambda *args: (train(*args), algo.temperature.step())[0]
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        refusal = "optimizer self.temperature outside of .* a step for each .* with ddp.accumulate="
+        with pytest.raises(PlanError, match=refusal):
+            algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
+    algo.temperature.step()
     algo, once = Algo(), Algo.train_on_batch
     algo.train_on_batch = lambda *args: [once(algo, *args), once(algo, *args)][1]
     with ExitStack() as undo:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from contextlib import ExitStack
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,7 +18,7 @@ from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.planning.plan import make_plan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.errors import DataError, LossError
+from robomimic_ddp.errors import DataError, LossError, PlanError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
 from robomimic_ddp.training import presets
 from robomimic_ddp.training.presets import added_by_max, prepare, with_preset
@@ -112,6 +113,36 @@ def test_a_step_that_overflows_is_left_out_and_the_scale_found():
     assert torch.equal(left_out[0], left_out[1]), "the step was not left out"
     assert not torch.equal(left_out[1], left_out[-1])
     assert 1 < scaler.get_scale() < 2.0**126
+
+
+@NEEDS_CPU_FP16
+@pytest.mark.bad_input
+def test_a_step_whose_gradients_are_not_scaled_is_refused(monkeypatch):
+    from robomimic.utils.torch_utils import backprop_for_loss
+
+    module = ModuleType("tests.utils.torch_utils")
+    module.backprop_for_loss = backprop_for_loss
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    algo = Algo([], [])
+    algo.nets = nn.ModuleDict({"policy": nn.Linear(4, 4)})
+    algo.optimizer = torch.optim.SGD(algo.nets.parameters(), lr=1.0)
+    algo.temperature = torch.optim.SGD([torch.ones((), requires_grad=True)], lr=1.0)
+
+    def loss():
+        return algo.nets["policy"](torch.ones(3, 4)).pow(2).mean() * 1e-7
+
+    with ExitStack() as undo:
+        prepare(algo, Options(precision="fp16"), [algo.nets["policy"]], undo)
+        assert module.backprop_for_loss(algo.nets, algo.optimizer, loss()) > 0
+        begun = algo.nets["policy"].weight.clone()
+        with pytest.raises(PlanError, match="self.optimizer outside of .* fp16 .*precision=bf16"):
+            backprop_for_loss(algo.nets, algo.optimizer, loss())
+        assert torch.equal(algo.nets["policy"].weight, begun)
+        algo.temperature.step()  # trains nothing that computes in fp16
+        algo.nets.eval()
+        algo.optimizer.step()  # in a rollout
+    algo.nets.train()
+    algo.optimizer.step()
 
 
 class Algo:
