@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -17,11 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import host_algo
-from robomimic_ddp.distributed.gradients import parallel
+from robomimic_ddp.distributed.gradients import fsdp, parallel
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.monitoring.step_logs import samples_in
 from robomimic_ddp.training.step.backprop import NAME, WHOLE, Backward, Part, Pending
+from robomimic_ddp.verify.tensor_checksums import checksums
+
+_CHECKED_STEPS = 3
+"""A target begins as a copy of its net, and the first rate of a warm-up is zero: in the third step
+they differ.
+"""
 
 
 class Accumulation:
@@ -40,7 +47,7 @@ class Accumulation:
             if parallel.is_parallel(module)
         ]
         self._optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
-        self._has_stepped = False
+        self._steps = 0
 
     def install(self, undo: ExitStack) -> None:
         """Replaces the model's methods until `undo` is closed; each is given the host's."""
@@ -73,18 +80,33 @@ class Accumulation:
             return host(batch, *args, **kwargs)
         infos, last = MicroBatches([], batch.weights), len(batch) - 1
         with self._keep_gradients():
+            weights = self._weights()
             for index, weight in enumerate(batch.weights):
+                if index == last:
+                    _require_equal(self.model, weights, self._weights())
                 self.backward.part = Part(weight, index == last)
                 before = self.backward.calls
                 with nullcontext() if index == last else self._waiting():
                     # Taken out of the list, so that a part's memory is free when it is done.
                     infos.append(host(batch.pop(0), *args, **kwargs))
                 _require_one_call(self.model, self.backward.calls - before)
-        self._has_stepped = True
+        self._steps += 1
         for info in infos[:-1]:
             for key in [key for key, value in info.items() if isinstance(value, Pending)]:
                 info[key] = infos[-1][key]
         return infos
+
+    def _weights(self) -> dict[str, tuple[int, int]]:
+        """Return checksums of weights, targets and averages, which only a step may change; not of
+        buffers, which forwards change. Empty after the first steps: a GPU waits for each read.
+        """
+        if self._steps >= _CHECKED_STEPS:
+            return {}
+        state = host_algo.named_state(self.model)
+        named = {
+            name: fsdp.local(tensor) for name, tensor in state if isinstance(tensor, nn.Parameter)
+        }
+        return dict(zip(named, checksums(named.values())))
 
     def log(self, host: Callable, info: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the mean of the micro-batches' logs, by samples; of other values, the last."""
@@ -108,8 +130,8 @@ class Accumulation:
                 host(*args, **kwargs)
 
         def zero_module(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            held = {id(p) for optimizer in self._optimizers for p in host_algo.held_by(optimizer)}
-            is_trained = any(id(parameter) in held for parameter in module.parameters())
+            trained = chain.from_iterable(map(host_algo.held_by, self._optimizers))
+            is_trained = not {*map(id, trained)}.isdisjoint(map(id, module.parameters()))
             if not (is_trained and self.backward.has_gradients):
                 of_module(module, *args, **kwargs)
 
@@ -131,7 +153,7 @@ class Accumulation:
                 if isinstance(state.parallel, DistributedDataParallel):
                     # A static graph is recorded with reductions, at its first backward. Reducing
                     # what was reduced and a rank's own sum gives the same mean.
-                    if self._has_stepped or not state.parallel.static_graph:
+                    if self._steps or not state.parallel.static_graph:
                         stack.enter_context(state.parallel.no_sync())
                         stack.enter_context(swapped(state, "accumulating", True))
             ema = getattr(self.model, "ema", None)
@@ -155,6 +177,18 @@ def _require_one_call(model: Any, calls: int) -> None:
         f"{type(model).__name__}.train_on_batch {does} of the host's torch_utils, so {why}. "
         "Train with ddp.accumulate=1, or let it step its optimizer through that function, once."
     )
+
+
+def _require_equal(model: Any, begun: dict[str, Any], weights: dict[str, Any]) -> None:
+    """Raise PlanError where a part before the last has changed weights."""
+    changed = [name for name, sums in weights.items() if sums != begun.get(name)]
+    if changed:
+        raise PlanError(
+            f"{type(model).__name__}.train_on_batch changes {changed[0]} (and {len(changed) - 1} "
+            "other tensors) before a step's last micro-batch: a target or an average would move "
+            "several times in a step. Expected it to move once. Move it in on_gradient_step, while "
+            "the nets are in training mode, or train with ddp.accumulate=1."
+        )
 
 
 def _mean(values: list, weights: list[float]) -> Any:

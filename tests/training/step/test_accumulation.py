@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -102,6 +103,14 @@ def torch_utils(monkeypatch):
 
 def prepared(algo: Algo, undo: ExitStack, accumulate: int = 3, is_parallel: bool = True) -> None:
     presets.prepare(algo, Options(accumulate=accumulate), [algo.nets] * is_parallel, undo)
+
+
+def step(net, optim, loss, max_grad_norm=None):
+    """What the host's function does."""
+    optim.zero_grad()
+    loss.backward()
+    optim.step()
+    return 3.0
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
@@ -257,6 +266,34 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
     del torch_utils.backprop_for_loss
     with ExitStack() as undo, pytest.raises(PlanError, match="its host has no utils.torch_utils"):
         prepared(SimpleNamespace(nets=nn.ModuleDict()), undo)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("place", ["train_on_batch", "on_gradient_step", "forward"])
+def test_a_target_that_moves_in_every_part_is_refused(torch_utils, place):
+    """A buffer may: BatchNorm's moves in every forward."""
+    torch_utils.backprop_for_loss = step
+    algo, net = Algo(), nn.Sequential(nn.BatchNorm1d(1, affine=False), nn.Linear(1, 1))
+    algo.nets["policy"] = net
+    algo.target = copy.deepcopy(net).requires_grad_(False)
+    algo.optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    algo.optimizers = {"policy": algo.optimizer}
+    train = algo.train_on_batch
+
+    def move() -> None:
+        algo.target[1].bias.data.lerp_(net[1].bias, 0.1)
+
+    algo.train_on_batch = lambda *args: (train(*args), place == "train_on_batch" and move())[0]
+    refusal = r"Algo.train_on_batch changes target.1.bias \(and 0 other .* Move it in on_gradient"
+    refused = pytest.raises(PlanError, match=refusal)
+    with ExitStack() as undo, refused if place == "train_on_batch" else nullcontext():
+        prepared(algo, undo, is_parallel=False)
+        for rate in (0.0, 0.1, 0.1, 0.1):  # a warm-up's
+            algo.optimizer.param_groups[0]["lr"] = rate
+            batch = algo.process_batch_for_training({"actions": torch.arange(7) ** 2})
+            algo.train_on_batch(batch, 1)
+            if place == "on_gradient_step":
+                move()
 
 
 @NEEDS_CALL_PLACE
