@@ -2,7 +2,8 @@
 
 The host's `run_epoch` calls four methods of its algorithm for each batch:
 
-1. `process_batch_for_training`: the hooks' `batch`, in ORDER; then the host's, on each micro-batch.
+1. `process_batch_for_training`: the hooks' `batch`, in ORDER; then the host's, of which each
+   micro-batch has its turn in 2.
 2. `train_on_batch`, on each micro-batch: forward (compiled; an image encoder checkpointed inside);
    `backprop_for_loss` (`step.backprop`: loss weighted, gradients reduced at the last micro-batch,
    clipped); `verify`'s look at the first gradients; the optimizer's step; the averages' step.

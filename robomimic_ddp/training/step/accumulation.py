@@ -61,18 +61,19 @@ class Accumulation:
         undo.enter_context(step_hooks.installed(self.model, methods=present))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the host's, of each micro-batch in training; of the whole batch in validation."""
+        """Return the micro-batches, in training; the host's of the whole batch in validation."""
         if not host_algo.is_training(self.model):
             return host(batch, *args, **kwargs)
-        parts = split(batch, self.micro_batches)
-        return MicroBatches([host(part, *args, **kwargs) for part in parts], parts.weights)
+        return self.postprocess(host, split(batch, self.micro_batches), *args, **kwargs)
 
     def postprocess(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the host's, of each micro-batch."""
+        """Return the micro-batches, each of which the host's method gets when it is trained: only
+        one is on the GPU.
+        """
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
-        done = [host(part, *args, **kwargs) for part in batch]
-        return MicroBatches(done, batch.weights)
+        batch.preparations.append(lambda part: host(part, *args, **kwargs))
+        return batch
 
     def train(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Collective under DDP: one optimizer step; the host's info of each micro-batch."""
@@ -87,8 +88,7 @@ class Accumulation:
                 self.backward.part = Part(weight, index == last)
                 before = self.backward.calls
                 with nullcontext() if index == last else self._waiting():
-                    # Taken out of the list, so that a part's memory is free when it is done.
-                    infos.append(host(batch.pop(0), *args, **kwargs))
+                    infos.append(host(batch.take(), *args, **kwargs))
                 _require_one_call(self.model, self.backward.calls - before)
         self._steps += 1
         for info in infos[:-1]:
@@ -201,12 +201,21 @@ def _mean(values: list, weights: list[float]) -> Any:
 
 class MicroBatches(list):
     """The micro-batches of one step, or what `train_on_batch` returned for each. `weights`: the
-    share of the step's samples that each has.
+    share of the step's samples that each has. `preparations`: what each goes through before it is
+    trained.
     """
 
     def __init__(self, parts: list, weights: list[float]) -> None:
         super().__init__(parts)
         self.weights = weights
+        self.preparations: list[Callable[[Any], Any]] = []
+
+    def take(self) -> Any:
+        """Remove and return the first part, prepared: only the caller has its memory."""
+        part = self.pop(0)
+        for prepare in self.preparations:
+            part = prepare(part)
+        return part
 
 
 def split(batch: Any, count: int) -> MicroBatches:

@@ -199,6 +199,15 @@ def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch
     )
     algo.log_info = lambda info, *more, **named: seen.append(("log", more, named)) or log(info)
     given = {"a": 2}
+
+    def of_part(size: int) -> list:
+        """A part is processed, and so on the GPU, after those before it are trained."""
+        return [
+            ("process", size, (1,), given),
+            ("postprocess", size, (3,), given),
+            ("train", True, (5,), given),
+        ]
+
     with ExitStack() as undo:
         prepared(algo, undo)
         for is_training, sizes in ((True, [2, 2, 3]), (False, [7])):
@@ -208,9 +217,7 @@ def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch
             info = algo.train_on_batch(batch, 5, **given)
             algo.log_info(info, 6, **given)
             assert seen == [
-                *(("process", size, (1,), given) for size in sizes),
-                *(("postprocess", size, (3,), given) for size in sizes),
-                *(("train", True, (5,), given) for _ in sizes),
+                *(call for size in sizes for call in of_part(size)),
                 *(("log", (6,), given) for _ in sizes),
             ]
             seen.clear()
