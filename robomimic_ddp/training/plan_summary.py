@@ -154,7 +154,8 @@ def _disk(run: Any, model: Any) -> Iterator[str]:
     every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
     checkpoints = (epochs // every if every else 0) + len(numbered)
     checkpoints *= bool(tree.at(save, "enabled"))
-    present = sum(path.stat().st_size for path in run.output.directory.rglob("*.pth"))
+    files = (run.output.directory.glob(names) for names in ("*.pth", "models/*.pth"))
+    present = sum(path.stat().st_size for path in chain.from_iterable(files))
     free = shutil.disk_usage(run.output.directory).free
     warning = memory_and_disk.disk_warning(size, checkpoints, present, free)
     if warning is not None:
