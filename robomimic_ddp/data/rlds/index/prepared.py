@@ -7,7 +7,8 @@ A prepared set has the episodes of its source in the same files and order, with 
 - size: [height, width]; filter: of `rlds_keys.IMAGE_FILTERS`; encoding, quality: of JPEG;
 - cameras, dropped: step features that were kept and dropped; psnr: mean, least (dB) and number of
   frames of a sample, against the pixels before encoding, or None if no image was changed;
-- left_out: {split: {number of file: [numbers of records in the source's file]}}, damaged episodes.
+- left_out: {split: {number of file: [numbers of records in the file of the first source]}}, damaged
+  episodes.
 """
 
 from __future__ import annotations
