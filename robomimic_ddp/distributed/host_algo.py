@@ -296,11 +296,12 @@ def make_equal(algo: Any) -> None:
     _broadcast([tensor for _, tensor in named_state(algo)])
 
 
+@host_objects.unchanged()
 def make_buffers_equal(algo: Any) -> None:
     """Collective: gives every rank the main rank's buffers, of nets and of averaged copies.
 
-    DDP copies buffers before a forward, after which each rank updates its own (BatchNorm's running
-    means): between epochs they differ by design, and validation would use each rank's own.
+    Each rank's training forwards update its own (BatchNorm's running means), also where DDP copies
+    them before a forward: after the last one they differ by design.
     """
     modules = [module for _, module in [*named_roots(algo), *_averaged(algo)]]
     _broadcast([buffer for module in modules for buffer in module.buffers()])

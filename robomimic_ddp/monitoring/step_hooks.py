@@ -57,7 +57,7 @@ class StepHook:
         """Every hook has seen the step."""
 
     def end(self) -> None:
-        """The training steps of an epoch are over."""
+        """Collective: the training steps of an epoch are over."""
 
 
 class StepHooks:
@@ -109,7 +109,7 @@ class _Methods(SimpleNamespace):
 
 
 def end(model: Any) -> None:
-    """Tell the hooks of `model` that the training steps of an epoch are over."""
+    """Collective: tell the hooks of `model` that the training steps of an epoch are over."""
     step_hooks = _present(model)
     for hook in step_hooks.hooks if step_hooks is not None else ():
         hook.end()

@@ -13,7 +13,7 @@ from typing import Any
 
 from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group, main_rank, rng, watchdog
+from robomimic_ddp.distributed import group, host_algo, main_rank, rng, watchdog
 from robomimic_ddp.distributed.gradients import fsdp, optimizer_ddp
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
@@ -167,8 +167,6 @@ class _Epoch:
                 yield
             finally:
                 self.run.progress.in_train_epoch = False
-            if not self.validates:
-                step_hooks.end(self.model)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """Yield the hooks of the epoch's steps."""
@@ -214,6 +212,8 @@ class _Epoch:
         if self.is_logged:
             watchdog.reached(f"{self.place} log")
             if not self.validates:
+                step_hooks.end(self.model)
+                host_algo.make_buffers_equal(self.model)  # validation and rollouts use them
                 self.part.after_training()
             batch_size = self.run.plan.samples_per_step
             log = metrics.of_all_steps(log, self.part, self.done_before > 0, batch_size)

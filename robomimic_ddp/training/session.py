@@ -279,10 +279,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             yield epoch  # the host trains, validates, rolls out and saves
             watchdog.reached(f"end of epoch {epoch}")
             with host_objects.unchanged():
-                if verifier is not None:
-                    verifier.before_buffers_are_made_equal(epoch)
-                if run.plan.several_ranks:
-                    host_algo.make_buffers_equal(model)
+                host_algo.make_buffers_equal(model)  # rollouts may have changed some
                 if verifier is not None:
                     verifier.epoch_end(epoch)
                 saver.epoch_end(epoch)

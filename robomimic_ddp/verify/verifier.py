@@ -44,7 +44,8 @@ SETTINGS = (
 class Verifier(step_hooks.StepHook):
     """Checks one training run: `start` before the first step; then `epoch_begin` and `epoch_end`
     around each epoch; `stop` at last. In between it looks by itself: before an epoch's first
-    training batch and forward, and at the first step of each optimizer. Prints what is proven.
+    training batch and forward, after its last step, and at the first step of each optimizer. Prints
+    what is proven.
     """
 
     place = "verify"
@@ -64,6 +65,8 @@ class Verifier(step_hooks.StepHook):
         self._undo = ExitStack()
         self.trained = data_fingerprint.TrainedBatches()
         self._forwards: dict[str, int] = {}
+        self._epoch: Any = None
+        """The present one's number."""
         self._before_batch: Callable[[], None] | None = None
         """Called before the epoch's first training batch, or forward."""
         self._means: dict[str, gradient_means.GradientMeans] = {}
@@ -121,25 +124,13 @@ class Verifier(step_hooks.StepHook):
         """Not collective: makes the epoch's first training batch compare what is trained, or its
         first forward where the host shows no batch.
         """
+        self._epoch = epoch
         self.trained.begin()
         self._streams = [Streams.now()]
         self._forwards = self._passes()
-        self._before_batch = partial(self._before_training, epoch)
+        self._before_batch = self._before_training
         for _, net in structure.parallel_nets(self.algo):
-            parallel.state_of(net).before_training_forward = partial(self._before_forward, epoch)
-
-    def before_buffers_are_made_equal(self, epoch: Any) -> None:
-        """Collective: a buffer that training leaves alone on one rank changed on none.
-
-        Running means differ between ranks by design, and so they change on all; those of layers
-        that normalise with the samples of all ranks are equal.
-        """
-        sums, shared = structure.buffer_sums(self.algo), structure.shared_buffers(self.algo)
-        items: dict[str, Hashable] = {}
-        for name, value in sums.items():
-            change = "unchanged" if value == self._buffers.get(name) else "changed"
-            items[f"buffer {name}"] = value if name in shared else change
-        Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
+            parallel.state_of(net).before_training_forward = self._before_forward
 
     def epoch_end(self, epoch: Any) -> None:
         """Collective: equal steps, weights, averages, buffers; different streams and shares."""
@@ -220,9 +211,20 @@ class Verifier(step_hooks.StepHook):
             if not self._unstepped:
                 self._print_first()
 
+    @host_objects.unchanged()
     def end(self) -> None:
-        """Not collective: what follows may seed numpy and Python alike on all ranks."""
-        self._streams[1:] = [Streams.now()]
+        """Collective: a buffer that training leaves alone on one rank changed on none.
+
+        Running means differ between ranks by design, and so they change on all; those of layers
+        that normalise with the samples of all ranks are equal. Afterwards buffers are made equal.
+        """
+        self._streams[1:] = [Streams.now()]  # what follows may seed numpy and Python alike
+        sums, shared = structure.buffer_sums(self.algo), structure.shared_buffers(self.algo)
+        items: dict[str, Hashable] = {}
+        for name, value in sums.items():
+            change = "unchanged" if value == self._buffers.get(name) else "changed"
+            items[f"buffer {name}"] = value if name in shared else change
+        Evidence(f"end of epoch {self._epoch}", equal=items, hints=HINTS).require()
 
     def _disarm(self) -> None:
         self._before_batch = None
@@ -230,16 +232,16 @@ class Verifier(step_hooks.StepHook):
             if parallel.is_parallel(module):
                 parallel.state_of(module).before_training_forward = None
 
-    def _before_training(self, epoch: Any) -> None:
+    def _before_training(self) -> None:
         """Collective, before the first training batch of the epoch on every rank."""
         self._before_batch = None
         numbers = self._numbers.items()
-        self._require_structure(f"before the first batch of epoch {epoch}", numbers)
+        self._require_structure(f"before the first batch of epoch {self._epoch}", numbers)
 
-    def _before_forward(self, epoch: Any) -> None:
+    def _before_forward(self) -> None:
         """Collective, within the first training forward of the epoch on every rank."""
         self._disarm()
-        self._require_structure(f"before the first training forward of epoch {epoch}", {})
+        self._require_structure(f"before the first training forward of epoch {self._epoch}", {})
 
     @host_objects.unchanged()
     def _require_structure(self, when: str, items: Mapping[str, Hashable]) -> None:

@@ -79,7 +79,7 @@ def main() -> None:
         verifier.epoch_begin(1)
         at_epoch = max(0.0, seconds(step, algo, arguments.batch) - plain)
         with host_objects.unchanged():  # as in a run
-            at_epoch += seconds(verifier.before_buffers_are_made_equal, 1)
+            at_epoch += seconds(verifier.end)
             at_epoch += seconds(verifier.epoch_end, 1)
         at_step = min(seconds(Streams.now) for _ in range(100))
         if group.is_main():
