@@ -277,6 +277,42 @@ def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
         assert gradients == [[[1, 1], [2, 2], None]] * 3
 
 
+def loss_of_another_net() -> list:
+    """Gradients of two parameters: the loss of rank 0 reaches the first, no loss the second."""
+    gradients = []
+    for way in (MESSAGE, DDP, PLAIN):
+        algo, parts = algo_of([torch.ones(2) for _ in range(2)])
+        with ExitStack() as undo:
+            build(algo, undo, way)
+            other = torch.ones(2, requires_grad=True)
+            loss = (other if group.rank() == 1 else parts[0]).sum()
+            backprop(algo.optimizers["all"], loss, through=way != PLAIN)
+        gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
+    return gradients
+
+
+def test_a_rank_whose_loss_reaches_no_parameter_keeps_no_other_waiting(ranks):
+    assert ranks.run(loss_of_another_net) == [[[[0.5, 0.5], None]] * 3] * 2
+
+
+def losses_through_ddp() -> list:
+    """Of parameters that are not numbers, and of another type."""
+    losses = [torch.tensor(value, requires_grad=True) for value in (-0.0, 0.0, 1.1, torch.inf)]
+    algo, _ = algo_of([torch.full((2,), torch.nan, dtype=torch.float64)])
+    with ExitStack() as undo:
+        build(algo, undo, DDP)
+        average = optimizer_ddp.of(algo.optimizers["all"]).average_in_backward
+        return [
+            (str(average(loss).view(torch.int32)), str(loss.view(torch.int32))) for loss in losses
+        ]
+
+
+def test_a_loss_passes_through_ddp_with_the_same_bits(ranks):
+    for losses in ranks.run(losses_through_ddp):
+        for returned, loss in losses:
+            assert returned == loss
+
+
 def mean(batches, loss) -> torch.Tensor:
     return sum(map(loss, batches)) / len(batches)
 
@@ -405,7 +441,7 @@ def test_a_target_network_beside_parallel_nets_is_not_outside(sizes, is_target):
 
 
 def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
-    """Whether DDP has more parameters than the optimizer; what torch warns of."""
+    """Whether DDP sends more than the optimizer's parameters; what torch warns of."""
     algo, before = make_algo(), torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     with warnings.catch_warnings(record=True) as heard, ExitStack() as undo:
@@ -416,7 +452,8 @@ def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
         build(algo, undo, DDP)
         step(algo, torch.ones(2, 4, dtype=torch.float64))
         more = any(
-            len([*averaging.parallel.parameters()]) > len(averaging.reduced)
+            sum(p.numel() for p in averaging.parallel.parameters())
+            > sum(p.numel() for p in averaging.reduced)
             for averaging in optimizer_ddp.among(algo)
         )
     words = {str(one.message) for one in heard if issubclass(one.category, UserWarning)}
