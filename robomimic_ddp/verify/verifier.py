@@ -291,6 +291,9 @@ class Verifier(step_hooks.StepHook):
         Evidence(evidence.when, complaints=complaints).require()
         if why_not != gradient_means.NOT_FINITE:  # fp16 may overflow; the next step is compared
             self._means.pop(name).stop()
+            averaging = optimizer_ddp.of(optimizer)
+            if averaging is not None:
+                averaging.after_averaging = None
         if why_not is None:
             self.proven["gradients_are_mean"] = True
         else:

@@ -75,7 +75,7 @@ class OptimizerDDP:
         """Losses that have passed through."""
         self._is_prepared = self._is_agreed = False
         self.after_averaging: Callable[[], None] | None = None
-        """Called when gradients were averaged before the step, before anything clips them."""
+        """Called when gradients were averaged, before anything clips them."""
         self._is_averaged = False
         """Whether they were, since the latest backward pass."""
         self._grad_versions: dict[int, int] = {}
@@ -116,13 +116,18 @@ class OptimizerDDP:
         self._is_prepared = True
         self.training_forwards += 1
         if self.parallel is not None:
-            return _with_filtered_warnings(lambda: self.parallel(loss))
-        loss = loss.view_as(loss)  # passes of what the loss was computed with call no hook of it
+            loss = _with_filtered_warnings(lambda: self.parallel(loss))
+        else:
+            loss = loss.view_as(loss)  # passes of what it was computed with call no hook of it
         loss.register_hook(self._average_at_end)
         return loss
 
     def _average_at_end(self, _: torch.Tensor) -> None:
-        Variable._execution_engine.queue_callback(self._mean.average)
+        queue = Variable._execution_engine.queue_callback
+        if self.parallel is None:
+            queue(self._mean.average)
+        if self.after_averaging is not None:
+            queue(lambda: queue(self.after_averaging))  # DDP's callback may be queued after this
 
     def _watch(self, parameter: torch.Tensor) -> None:
         """Notes the version of its gradient whenever a backward pass has written it."""

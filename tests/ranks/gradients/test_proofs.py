@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,10 +15,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
+from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed import group, host_algo, rng
 from robomimic_ddp.distributed.gradients import comm_hooks, optimizer_ddp, parallel
-from robomimic_ddp.verify import gradient_means
+from robomimic_ddp.verify import NOT_PROVEN, gradient_means
 from robomimic_ddp.verify.plain_numbers import PlainNumbers
 from tests.faults.toy_run import STEPS, ToyJob, train
 from tests.ranks.toy import loss_of, make_algo
@@ -147,6 +149,33 @@ def test_gradients_are_compared_with_the_mean(comm, happens, result, ranks):
     if comm == "bf16" and not ranks.run(comm_hooks.sends_bf16, "cpu")[0]:
         pytest.skip("this torch's gloo sends no bf16")
     assert ranks.run(compared, comm, happens) == [result] * 2
+
+
+def first_step_on_another_net(many: bool) -> dict:
+    """Collective: what is proven where the loss of rank 1 reaches no parameter of the optimizer."""
+    torch.manual_seed(0)
+    nets = nn.ModuleDict({"trained": nn.Linear(4, 4), "other": nn.Linear(4, 4)})
+    optimizer = torch.optim.SGD(nets["trained"].parameters(), 0.1)
+    algo = SimpleNamespace(nets=nets, optimizers={"policy": optimizer})
+    size = 0 if many else optimizer_ddp.FLAT_BYTES
+    with ExitStack() as undo:
+        with mock.patch.object(optimizer_ddp, "FLAT_BYTES", size):
+            optimizer_ddp.build(algo, Options(), undo)
+        rng.seed_streams(0, group.rank())
+        verifier = verify.Verifier(algo)
+        verifier.start()
+        undo.callback(verifier.stop)
+        averaging = optimizer_ddp.of(optimizer)
+        net = nets["other" if group.rank() == 1 else "trained"]
+        averaging.average_in_backward(net(torch.randn(8, 4)).pow(2).mean()).backward()
+        optimizer.step()
+        assert averaging.after_averaging is None, "later steps read sums for nothing"
+    return verifier.proven
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_rank_whose_loss_reaches_no_parameter_gets_the_mean_too(many, ranks):
+    assert ranks.run(first_step_on_another_net, many) == [dict.fromkeys(NOT_PROVEN, True)] * 2
 
 
 class Counting:
