@@ -184,13 +184,14 @@ class OptimizerDDP:
         ):
             return
         raise WrapError(
-            f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
-            f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between: "
-            "each rank changed its own, and their mean is not the gradient of one process. "
-            "Expected torch.nn.utils.clip_grad_norm_(...), called by that name, or "
+            f"the gradients of optimizer {self.name} cannot be averaged before its step on rank "
+            f"{group.rank()}: they were changed after a backward() outside the host's "
+            "torch_utils.backprop_for_loss, or are left from its last step and are clipped with "
+            "those of another optimizer. Their mean is not the gradient of one process. Expected "
+            "torch.nn.utils.clip_grad_norm_(...), called by that name, or "
             "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip the mean. "
-            "Call one of these, or put DDPUtils.parallel(net) around the net and call it by "
-            "net(...)."
+            "Call one of these with the parameters of the optimizer that is stepped next and no "
+            "others, or put DDPUtils.parallel(net) around the net and call it by net(...)."
         )
 
 

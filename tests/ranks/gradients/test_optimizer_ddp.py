@@ -226,6 +226,41 @@ def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
         assert word in str(caught.value)
 
 
+def clip_each_step(all_nets: bool, through: bool, of_all_ranks: bool = False) -> torch.Tensor:
+    """Clips before each of two optimizers' steps, gradients of all nets or of the one that it
+    updates; in this process, with the samples `of_all_ranks`.
+    """
+    algo = make_algo()
+    nets = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    algo.optimizers = {name: torch.optim.SGD(net.parameters(), 1.0) for name, net in nets.items()}
+    with ExitStack() as undo:
+        if not of_all_ranks:
+            optimizer_ddp.build(algo, Options(), undo)
+        for x in batches(2):
+            x = x if of_all_ranks else x[group.rank() * BATCH :][:BATCH]
+            for name, optimizer in algo.optimizers.items():
+                loss = nets[name](x[:, : nets[name].in_features]).pow(2).mean()
+                averaging = optimizer_ddp.of(optimizer) if through else None
+                optimizer.zero_grad()
+                (averaging.average_in_backward(loss) if averaging else loss).backward()
+                clipped = algo.nets if all_nets else nets[name]
+                nn.utils.clip_grad_norm_(clipped.parameters(), CLIPPED)
+                optimizer.step()
+    return moved(algo)
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_clipping_the_gradients_of_two_optimizers_together_is_refused(through, ranks):
+    """As the error advises, each with its own parameters, they train as one process does."""
+    with pytest.raises(RankError) as caught:
+        ranks.run(clip_each_step, True, through)
+    for word in ("WrapError", "optimizer actor", "clipped with those of another", "no others"):
+        assert word in str(caught.value)
+    expected = clip_each_step(False, through, of_all_ranks=True)
+    for trained in ranks.run(clip_each_step, False, through):
+        assert torch.allclose(trained, expected, rtol=1e-12, atol=1e-15)
+
+
 def zeroed_in_place(of_all_ranks: bool = False) -> torch.Tensor:
     """Plain backward passes into the gradients of the step before; in this process, with the
     samples `of_all_ranks`.
