@@ -6,10 +6,12 @@ import struct
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from robomimic_ddp.data.rlds.index import example
 from robomimic_ddp.data.rlds.index.example import Column
 from robomimic_ddp.data.rlds.pipeline.images import RecordError
+from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE
 
 
 def field(number: int, data: bytes) -> bytes:
@@ -72,6 +74,30 @@ def test_numbers_have_the_type_and_shape_of_the_metadata(
     assert values.dtype == (dtype or object)
     assert values.tolist() == np.asarray(expected, object).tolist()
     assert values.shape == np.shape(expected)
+
+
+def test_columns_are_those_of_the_metadata():
+    of = tfds.features
+    step = {
+        "pose": of.Tensor(shape=(2, 3), dtype=np.float64),
+        "count": of.Scalar(dtype=np.int32),
+        "is_last": of.Scalar(dtype=np.bool_),
+        "names": of.Tensor(shape=(2,), dtype=np.str_),
+        "mask": of.Tensor(shape=(4, 4), dtype=np.uint8, encoding="zlib"),
+        "open": of.Tensor(shape=(None,), dtype=np.float32),
+    }
+    features = of.FeaturesDict({"steps": of.Dataset(step), "id": of.Scalar(dtype=np.int64)})
+    parser = example.EpisodeParser(features, [*step, f"{OF_EPISODE}id"])
+    floats, ints, texts = "float_list", "int64_list", "bytes_list"
+    assert [*parser.columns.values()] == [
+        Column("steps/pose", floats, np.dtype(np.float64), (2, 3), True),
+        Column("steps/count", ints, np.dtype(np.int32), (), True),
+        Column("steps/is_last", ints, np.dtype(np.bool_), (), True),
+        Column("steps/names", texts, None, (2,), True),
+        Column("steps/mask", texts, None, (), True),
+        Column("steps/open", floats, np.dtype(np.float32), None, True),
+        Column("id", ints, np.dtype(np.int64), (), False),
+    ]
 
 
 def test_of_values_that_differ_by_step_the_number_of_steps_is_read(features):
