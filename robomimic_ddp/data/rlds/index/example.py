@@ -31,9 +31,8 @@ def example_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="robomimic_ddp/rlds/example.proto", package=_PACKAGE, syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(package=_PACKAGE, syntax="proto3")
+    file.name = "robomimic_ddp/rlds/example.proto"
 
     def field(
         message: Any, name: str, number: int, kind: int, of: str = "", **options: Any
