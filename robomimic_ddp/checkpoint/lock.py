@@ -51,15 +51,15 @@ def take(directory: Path) -> IO[bytes]:
 
 def _wait_until_free(lock: IO[bytes], directory: Path) -> None:
     """Return once the lock is ours and no other node shows that it is alive."""
-    started, first, has_locks = time.monotonic(), _beat(directory), True
-    try:
-        is_ours = _try_lock(lock)
-    except OSError as error:
-        warn(f"{directory} cannot be locked: {error}")
-        is_ours, has_locks = True, False
+    started, first, is_ours, has_locks = time.monotonic(), _beat(directory), False, True
     silence = _silence_needed(first, has_locks)
     while True:
-        is_ours = is_ours or _try_lock(lock)
+        try:
+            is_ours = is_ours or _try_lock(lock)
+        except OSError as error:
+            warn(f"{directory} cannot be locked: {error}")
+            is_ours, has_locks = True, False
+            silence = _silence_needed(first, has_locks)
         if is_ours and not silence:
             return
         beat = _beat(directory)

@@ -143,12 +143,18 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def job_of(directory: Path) -> str | None:
-    """Return the job of the newest complete state, or None. Reads the whole file."""
+    """Return the job of the newest complete state, or None. Reads the whole file. Raises
+    UnreadableState.
+    """
     for name in (STATE, PREVIOUS):
         if os.path.lexists(directory / name):
-            with suppress(CheckpointError):
+            try:
                 state = read_file(directory / name)
-                return state.get("job") if isinstance(state, dict) else None
+            except UnreadableState:
+                raise
+            except CheckpointError:
+                continue
+            return state.get("job") if isinstance(state, dict) else None
     return None
 
 
@@ -161,8 +167,8 @@ def read_file(path: Path) -> dict[str, Any]:
         sealed = torch.load(file, map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any, and EINVAL where they were cut off
-        trouble = getattr(error, "errno", None)
-        if isinstance(error, MemoryError) or trouble not in (None, errno.EINVAL):
+        lacks_memory = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+        if lacks_memory or getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise UnreadableState(
                 f"{path} cannot be read ({safe_load.reason(error)}). It may be complete, and an "
                 "older state would lose what was trained since. See that it can be read, then "

@@ -151,14 +151,16 @@ def _refuse_other_steps(
     """Refuse steps of the algorithm's optimizers outside of `backward` where it must see them."""
     scaled = {id(p) for net in nets for p in net.parameters()} if backward.scaler else set()
     for name, optimizer in host_algo.named_optimizers(model):
+        faults = []
         if options.accumulate > 1:
-            why, instead = "it would take a step for each micro-batch", "ddp.accumulate=1"
-        elif not scaled.isdisjoint(map(id, host_algo.held_by(optimizer))):
-            why, instead = "gradients too small for fp16 would be zero", "ddp.precision=bf16"
-        else:
-            continue
-        hook = partial(backward.before_step, model, name, why, instead)
-        undo.callback(optimizer.register_step_pre_hook(hook).remove)
+            faults.append(("it would take a step for each micro-batch", "ddp.accumulate=1", True))
+        if not scaled.isdisjoint(map(id, host_algo.held_by(optimizer))):
+            faults.append(
+                ("gradients too small for fp16 would be zero", "ddp.precision=bf16", False)
+            )
+        for fault in faults:
+            hook = partial(backward.before_step, model, name, *fault)
+            undo.callback(optimizer.register_step_pre_hook(hook).remove)
 
 
 def _tf32(options: Options, nets: list, undo: ExitStack) -> str:

@@ -107,6 +107,13 @@ def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monke
     assert time.monotonic() - started < 0.5
 
 
+def test_locks_that_fail_while_a_job_waits_are_a_warning(tmp_path, monkeypatch, capsys):
+    refused = mock.Mock(side_effect=[BlockingIOError, OSError(errno.ESTALE, "Stale file handle")])
+    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    checkpoint.take(tmp_path).close()
+    assert capsys.readouterr().err.count("cannot be locked: [Errno 116] Stale file handle") == 1
+
+
 def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, capsys):
     refused = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     monkeypatch.setattr(lock.fcntl, "flock", refused)

@@ -86,6 +86,10 @@ def test_a_state_is_found_whatever_became_of_ddp_json(content, tmp_path, capsys)
     (directory / STATE).write_bytes(b"")
     assert find_job(tmp_path, "mine") == found
     assert find_job(tmp_path, "other") is None
+    (directory / STATE).unlink()
+    (directory / STATE).symlink_to(tmp_path / "not_mounted" / STATE)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        find_job(tmp_path, "mine")
 
 
 def test_a_link_that_leads_nowhere_is_a_state(tmp_path):

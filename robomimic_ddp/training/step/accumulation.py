@@ -59,6 +59,8 @@ class Accumulation:
         }
         present = {name: method for name, method in methods.items() if hasattr(self.model, name)}
         undo.enter_context(step_hooks.installed(self.model, methods=present))
+        # Not in each step: Python would drop what it has cached of every module's methods.
+        undo.enter_context(swapped(nn.Module, "zero_grad", self._zero_module(nn.Module.zero_grad)))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the micro-batches, in training; the host's of the whole batch in validation."""
@@ -68,7 +70,7 @@ class Accumulation:
 
     def postprocess(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the micro-batches, each of which the host's method gets when it is trained: only
-        one is on the GPU.
+        one has floats.
         """
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
@@ -98,9 +100,10 @@ class Accumulation:
 
     def _weights(self) -> dict[str, tuple[int, int]]:
         """Return checksums of weights, targets and averages, which only a step may change; not of
-        buffers, which forwards change. Empty after the first steps: a GPU waits for each read.
+        buffers, which forwards change. Empty in the first step, where a net may set weights in its
+        first forward, and after the first steps: a GPU waits for each read.
         """
-        if self._steps >= _CHECKED_STEPS:
+        if not 1 <= self._steps < _CHECKED_STEPS:
             return {}
         state = host_algo.named_state(self.model)
         named = {
@@ -118,25 +121,31 @@ class Accumulation:
             for key, value in logs[-1].items()
         }
 
+    def _zero_module(self, host: Callable) -> Callable:
+        """Return torch's `Module.zero_grad`, `host`, which does nothing for a module that an
+        optimizer trains once a part of the step has left its gradients.
+        """
+
+        def zero_grad(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if self.backward.has_gradients:
+                trained = chain.from_iterable(map(host_algo.held_by, self._optimizers))
+                if not {*map(id, trained)}.isdisjoint(map(id, module.parameters())):
+                    return
+            host(module, *args, **kwargs)
+
+        return zero_grad
+
     @contextmanager
     def _keep_gradients(self) -> Iterator[None]:
-        """For a step: once a part has left its gradients, the host's calls of `zero_grad`, of an
-        optimizer or of a module that one trains, do nothing.
+        """For a step: once a part has left its gradients, the host's calls of an optimizer's
+        `zero_grad` do nothing.
         """
-        of_module = nn.Module.zero_grad
 
         def zero_optimizer(host: Callable, *args: Any, **kwargs: Any) -> None:
             if not self.backward.has_gradients:
                 host(*args, **kwargs)
 
-        def zero_module(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            trained = chain.from_iterable(map(host_algo.held_by, self._optimizers))
-            is_trained = not {*map(id, trained)}.isdisjoint(map(id, module.parameters()))
-            if not (is_trained and self.backward.has_gradients):
-                of_module(module, *args, **kwargs)
-
         with ExitStack() as stack:
-            stack.enter_context(swapped(nn.Module, "zero_grad", zero_module))
             for optimizer in self._optimizers:
                 zero_grad = partial(zero_optimizer, optimizer.zero_grad)
                 stack.enter_context(swapped(optimizer, "zero_grad", zero_grad))

@@ -101,11 +101,15 @@ class Backward:
         self.has_gradients = True
         return Pending("nan")
 
-    def before_step(self, model: Any, name: str, why: str, instead: str, *_: Any) -> None:
+    def before_step(
+        self, model: Any, name: str, why: str, instead: str, in_parts: bool, *_: Any
+    ) -> None:
         """torch's hook before a step of optimizer `name`: raises PlanError for one that is not of
-        this function. Without training, as in rollouts, `model` may optimize what it likes.
+        this function. in_parts: within the parts of a step only; else while `model` trains: in
+        rollouts it may optimize what it likes.
         """
-        if not self._is_stepping and host_algo.is_training(model):
+        is_watched = self.part != WHOLE if in_parts else host_algo.is_training(model)
+        if is_watched and not self._is_stepping:
             raise PlanError(
                 f"{type(model).__name__} stepped its optimizer {name} outside of {NAME} of the "
                 f"host's torch_utils, so {why}. Expected TorchUtils.{NAME}(net, optim, loss, ...), "

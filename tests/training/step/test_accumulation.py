@@ -263,6 +263,8 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
         refusal = "optimizer self.temperature outside of .* a step for each .* with ddp.accumulate="
         with pytest.raises(PlanError, match=refusal):
             algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
+        algo.train_on_batch = train
+        algo.temperature.step()  # as on_gradient_step does, once a step
     algo.temperature.step()
     algo, once = Algo(), Algo.train_on_batch
     algo.train_on_batch = lambda *args: [once(algo, *args), once(algo, *args)][1]

@@ -156,7 +156,8 @@ def rows_of(
             except ReadError as error:
                 raise DataError(
                     f"reading failed while {doing}.\n{error}. Its episodes may be undamaged and "
-                    f"are not left out, even with {remedy}. Start again once the file can be read."
+                    f"are not left out, even with {remedy}. Start again once the file can be read; "
+                    "if it never can, move it away, which leaves them out."
                 ) from error
             except RecordError as error:
                 if skip:
