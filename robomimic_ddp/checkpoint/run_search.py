@@ -55,7 +55,7 @@ def find_job(
 ) -> FoundRun | None:
     """Main rank: return the directory of an earlier attempt of `job`, or of any that `launcher`
     (`env.launcher`) has started, or None. `finished`: also one that has finished, if it has a
-    state.
+    state. Raises UnreadableState for a state whose job cannot be read now.
     """
     for directory in _newest_first(experiment):
         record = read_record(directory)

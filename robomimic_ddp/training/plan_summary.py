@@ -198,14 +198,6 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
         )
 
 
-def _left_out(run: Any, loader: Any, steps: int) -> str:
-    """Describe the samples that do not fill a step; "" where there are none."""
-    samples = data_fingerprint.length(getattr(loader, "dataset", None)) or 0
-    rest = samples - steps * run.plan.samples_per_step
-    is_dropped = getattr(loader, "drop_last", False) and 0 < rest < run.plan.samples_per_step
-    return f", without the {rest} sample(s) that do not fill one" if is_dropped else ""
-
-
 def _data(run: Any, loader: Any) -> Iterator[str]:
     names = list(paths.datasets(tree.at(run.config, "train")))
     others = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
@@ -221,7 +213,11 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     if samples is not None:
         shown.append(f"{samples} samples over all ranks")
     if batches is not None:
-        shown.append(f"a pass is {batches} steps{_left_out(run, loader, batches)}")
+        in_a_step = run.plan.samples_per_step
+        rest = (samples or 0) - batches * in_a_step
+        is_dropped = getattr(loader, "drop_last", False) and 0 < rest < in_a_step
+        without = f", without the {rest} sample(s) that do not fill one" * is_dropped
+        shown.append(f"a pass is {batches} steps{without}")
     if shown:
         yield f"data: {'; '.join(shown)}"
     for dataset in datasets_of(loader):

@@ -5,7 +5,7 @@ An episode is a tf.train.Example. Only its images are replaced; everything else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -78,9 +78,19 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     `describer`, empty without `job.fields`. names: the step features to read. With
     `job.skip_corrupt` images of the right size are decoded too, since they may be damaged.
     """
-    changed = job.changed
+    unchanged = sorted({*job.cameras} - {*job.changed}) if job.skip_corrupt else ()
     describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
     parse = EpisodeParser(job.source.features, names)
+
+    def frames_of(episode: Mapping[str, Any], name: str) -> Iterator[np.ndarray]:
+        """Yield the resized frames, in the same memory."""
+        frame = np.empty((*job.size.pixels, 3), np.uint8)
+        for step, data in enumerate(episode[name]):
+            try:
+                decode_resized(data, job.stored[name], job.size, frame)
+            except RecordError as error:
+                raise RecordError(f"step {step}, `{name}` cannot be decoded: {error}") from error
+            yield frame
 
     def prepare(raw: bytes) -> tuple:
         episode = parse(raw)
@@ -88,22 +98,16 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
         if len(lengths) > 1:
             raise RecordError("numbers of steps differ")
         images, errors = [], []
-        for name in job.cameras if job.skip_corrupt else changed:
-            encoded, frame = [], np.empty((*job.size.pixels, 3), np.uint8)
-            for step, data in enumerate(episode[name]):
-                try:
-                    decode_resized(data, job.stored[name], job.size, frame)
-                except RecordError as error:
-                    raise RecordError(
-                        f"step {step}, `{name}` cannot be decoded: {error}"
-                    ) from error
-                if name not in changed:
-                    continue
+        for name in unchanged:
+            for _ in frames_of(episode, name):
+                pass
+        for name in job.changed:
+            encoded: list[bytes] = []
+            for frame in frames_of(episode, name):
                 encoded.append(encode_jpeg(frame, job.quality))
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))
-            if name in changed:
-                images.append(encoded)
+            images.append(encoded)
         return raw, images, errors, describe(raw)
 
     return prepare

@@ -61,6 +61,9 @@ class Accumulation:
         undo.enter_context(step_hooks.installed(self.model, methods=present))
         # Not in each step: Python would drop what it has cached of every module's methods.
         undo.enter_context(swapped(nn.Module, "zero_grad", self._zero_module(nn.Module.zero_grad)))
+        for optimizer in self._optimizers:
+            zero_grad = partial(self._zero_optimizer, optimizer.zero_grad)
+            undo.enter_context(swapped(optimizer, "zero_grad", zero_grad))
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the micro-batches, in training; the host's of the whole batch in validation."""
@@ -82,8 +85,8 @@ class Accumulation:
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
         infos, last = MicroBatches([], batch.weights), len(batch) - 1
-        with self._keep_gradients():
-            weights = self._weights()
+        weights = self._weights()
+        try:
             for index, weight in enumerate(batch.weights):
                 if index == last:
                     _require_equal(self.model, weights, self._weights())
@@ -92,6 +95,8 @@ class Accumulation:
                 with nullcontext() if index == last else self._waiting():
                     infos.append(host(batch.take(), *args, **kwargs))
                 _require_one_call(self.model, self.backward.calls - before)
+        finally:
+            self.backward.part, self.backward.has_gradients = WHOLE, False
         self._steps += 1
         for info in infos[:-1]:
             for key in [key for key, value in info.items() if isinstance(value, Pending)]:
@@ -135,24 +140,10 @@ class Accumulation:
 
         return zero_grad
 
-    @contextmanager
-    def _keep_gradients(self) -> Iterator[None]:
-        """For a step: once a part has left its gradients, the host's calls of an optimizer's
-        `zero_grad` do nothing.
-        """
-
-        def zero_optimizer(host: Callable, *args: Any, **kwargs: Any) -> None:
-            if not self.backward.has_gradients:
-                host(*args, **kwargs)
-
-        with ExitStack() as stack:
-            for optimizer in self._optimizers:
-                zero_grad = partial(zero_optimizer, optimizer.zero_grad)
-                stack.enter_context(swapped(optimizer, "zero_grad", zero_grad))
-            try:
-                yield
-            finally:
-                self.backward.part, self.backward.has_gradients = WHOLE, False
+    def _zero_optimizer(self, host: Callable, *args: Any, **kwargs: Any) -> None:
+        """Call an optimizer's `zero_grad`, `host`, unless a part of the step has left gradients."""
+        if not self.backward.has_gradients:
+            host(*args, **kwargs)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -285,17 +286,26 @@ def test_gradients_that_are_zeroed_in_place_are_averaged_at_every_step(ranks):
         assert torch.allclose(trained, zeroed_in_place(of_all_ranks=True), rtol=1e-12)
 
 
-def unused_parameters() -> list:
-    """Gradients of three parameters: used on all ranks, on rank 1 only, on none."""
+def gradients_each_way(loss_of: Callable) -> list:
+    """Gradients of three parameters of ones after a pass of `loss_of` them, by each way."""
     gradients = []
     for way in (MESSAGE, DDP, PLAIN):
         algo, parts = algo_of([torch.ones(2) for _ in range(3)])
         with ExitStack() as undo:
             build(algo, undo, way)
-            loss = parts[0].sum() + (parts[1].sum() * 4 if group.rank() == 1 else 0)
-            backprop(algo.optimizers["all"], loss, through=way != PLAIN)
+            backprop(algo.optimizers["all"], loss_of(parts), through=way != PLAIN)
         gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
     return gradients
+
+
+def partly_used(parts: list) -> torch.Tensor:
+    """Uses the first on all ranks, the second on rank 1 only."""
+    return parts[0].sum() + (parts[1].sum() * 4 if group.rank() == 1 else 0)
+
+
+def of_another_net(parts: list) -> torch.Tensor:
+    """Uses the first on rank 0, and none on rank 1."""
+    return (torch.ones(2, requires_grad=True) if group.rank() == 1 else parts[0]).sum()
 
 
 def algo_of(tensors) -> tuple:
@@ -308,26 +318,13 @@ def algo_of(tensors) -> tuple:
 
 def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
     """Else Adam would continue to move it."""
-    for gradients in ranks.run(unused_parameters):
+    for gradients in ranks.run(gradients_each_way, partly_used):
         assert gradients == [[[1, 1], [2, 2], None]] * 3
 
 
-def loss_of_another_net() -> list:
-    """Gradients of two parameters: the loss of rank 0 reaches the first, no loss the second."""
-    gradients = []
-    for way in (MESSAGE, DDP, PLAIN):
-        algo, parts = algo_of([torch.ones(2) for _ in range(2)])
-        with ExitStack() as undo:
-            build(algo, undo, way)
-            other = torch.ones(2, requires_grad=True)
-            loss = (other if group.rank() == 1 else parts[0]).sum()
-            backprop(algo.optimizers["all"], loss, through=way != PLAIN)
-        gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
-    return gradients
-
-
 def test_a_rank_whose_loss_reaches_no_parameter_keeps_no_other_waiting(ranks):
-    assert ranks.run(loss_of_another_net) == [[[[0.5, 0.5], None]] * 3] * 2
+    gradients = ranks.run(gradients_each_way, of_another_net)
+    assert gradients == [[[[0.5, 0.5], None, None]] * 3] * 2
 
 
 def losses_through_ddp() -> list:

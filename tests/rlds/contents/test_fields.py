@@ -205,8 +205,8 @@ def test_angles_of_float32_rotations_are_right_at_a_pitch_of_90_degrees(source):
     stored = convert(angles, "euler_xyz", source).astype(np.float32)
     part = Part("turn", 0, stored.shape[1], (source, "euler_xyz"))
     back = part_values({"turn": stored}, part).astype(np.float64)
-    given = convert(stored.astype(np.float64), source, "matrix")
-    assert np.allclose(convert(back, "euler_xyz", "matrix"), given, atol=1e-6)
+    exact = convert(stored.astype(np.float64), source, "matrix")
+    assert np.allclose(convert(back, "euler_xyz", "matrix"), exact, atol=1e-6)
 
 
 def test_the_numbers_of_a_part_and_of_actions():
