@@ -10,9 +10,9 @@ Parameters of less than `FLAT_BYTES` are averaged by one message. Larger ones ha
 DistributedDataParallel, which sends while the pass still computes. Its forward returns the loss as
 it is, which prepares DDP's reducer for the backward pass that follows.
 
-A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
-the step, or just before torch's functions clip the gradients. Gradients that anything else has
-changed in between are refused: their mean is not the gradient of one process.
+A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before the
+step, or just before torch's functions clip the gradients, by one message in fp32. Gradients that
+anything else changed in between are refused: their mean is not the gradient of one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group, host_algo, watchdog
+from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.distributed.gradients import flat_mean, parallel
 from robomimic_ddp.errors import WrapError
 
@@ -54,7 +54,8 @@ class _Parameters(nn.Module):
 
 class OptimizerDDP:
     """Averages the gradients of `parameters`, all or some of those that `optimizer` updates: by one
-    message, or by DDP where `ddp_options` are given and no tensor is a plain one.
+    message, or by DDP where `ddp_options` are given and no tensor is a plain one. `only_ddp_has`:
+    the options of ours that only DDP follows.
 
     Has the attributes of a parallel net's state by which a model's reducers are looked at: `name`,
     `parallel`, `reduced`, `arrival`, `training_forwards`.
@@ -69,8 +70,9 @@ class OptimizerDDP:
         optimizer: torch.optim.Optimizer,
         parameters: list[torch.Tensor],
         ddp_options: dict | None = None,
+        only_ddp_has: str = "",
     ) -> None:
-        self.name, self.reduced = name, parameters
+        self.name, self.reduced, self._only_ddp_has = name, parameters, only_ddp_has
         self.training_forwards = 0
         """Losses that have passed through."""
         self._is_prepared = self._is_agreed = False
@@ -148,12 +150,24 @@ class OptimizerDDP:
         if self._is_prepared or self._is_averaged:
             return
         self._agree("before the step")
+        if self.parallel is not None:
+            self._leave_ddp()
         self._require_unchanged()
         watchdog.began()
         self._mean.average()
         self._is_averaged = True
         if self.after_averaging is not None:
             self.after_averaging()
+
+    def _leave_ddp(self) -> None:
+        """Frees DDP's buckets, which a plain backward pass does not fill."""
+        self.parallel = None
+        if self._only_ddp_has:
+            main_rank.say(
+                f"note: optimizer {self.name} is stepped after a plain backward(), so its "
+                f"gradients travel in fp32 by one message: {self._only_ddp_has} has no effect on "
+                "them. The host's torch_utils.backprop_for_loss would send them by DDP."
+            )
 
     def _before_step(self, *_: Any) -> None:
         self.average_before_clipping()
@@ -215,11 +229,17 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
         "static_graph": False,
         "find_unused_parameters": True,
     }
+    only_ddp_has = [f"ddp.kwargs.{name}" for name in options.kwargs]
+    if options.comm != "none":
+        only_ddp_has.append(f"ddp.comm={options.comm}")
     for name, optimizer in host_algo.named_optimizers(algo):
         parameters = outside_parallel_nets(algo, optimizer)
         if parameters:
-            by_ddp = ddp_options if _need_ddp(parameters, options) else None
-            _averaging[optimizer] = OptimizerDDP(name, optimizer, parameters, by_ddp)
+            size = sum(p.numel() * p.element_size() for p in parameters)
+            by_ddp = ddp_options if only_ddp_has or size >= FLAT_BYTES else None
+            _averaging[optimizer] = OptimizerDDP(
+                name, optimizer, parameters, by_ddp, " and ".join(only_ddp_has)
+            )
             undo.callback(_averaging.pop, optimizer, None)
             undo.callback(_averaging[optimizer].remove)
     averaging = among(algo)
@@ -228,13 +248,6 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 clip = functools.partial(_clip_mean, averaging, getattr(module, name))
                 undo.enter_context(swapped(module, name, clip))
-
-
-def _need_ddp(parameters: list[torch.Tensor], options: Any) -> bool:
-    """Return whether they are many, or are sent as only DDP does; the same on all ranks."""
-    size = sum(p.numel() * p.element_size() for p in parameters)
-    compressed = options.comm != "none" or options.powersgd_rank is not None
-    return size >= FLAT_BYTES or compressed or bool(options.kwargs)
 
 
 def _clip_mean(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from types import SimpleNamespace
 from unittest import mock
 
@@ -151,6 +152,36 @@ def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
     """As CQL steps its two weights."""
     for trained, complaints in ranks.run(train_as_torch_2_0):
         assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
+
+
+def train_with_comm(way: str) -> tuple[torch.Tensor, list[str], int]:
+    """On a rank, with gradients in 16 bits: (what was trained, notes, DDP objects at the end)."""
+    algo, rank, printed = make_algo(), group.rank(), io.StringIO()
+    options = Options(comm="fp16", kwargs={"bucket_cap_mb": 5})
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, options, undo)
+        assert all(averaging.parallel for averaging in optimizer_ddp.among(algo))
+        with redirect_stdout(printed):
+            for x in batches(2):
+                step(algo, x[rank * BATCH : (rank + 1) * BATCH], way != PLAIN)
+        by_ddp = [averaging.parallel for averaging in optimizer_ddp.among(algo)]
+    return moved(algo), printed.getvalue().splitlines(), len(by_ddp) - by_ddp.count(None)
+
+
+def test_ddps_options_do_not_reach_what_is_stepped_after_a_plain_backward(ranks):
+    """The user hears of it once for each optimizer, and DDP's memory is freed."""
+    (trained, notes, by_ddp), (_, of_rank_1, _) = ranks.run(train_with_comm, PLAIN)
+    assert torch.allclose(trained, one_process(2), rtol=1e-12)
+    names = [name for name, _ in host_algo.named_optimizers(make_algo())]
+    for name, note in zip(names, sorted(notes, key=lambda note: names.index(note.split()[2]))):
+        assert note.startswith(f"note: optimizer {name} is stepped after a plain backward()")
+        assert "ddp.kwargs.bucket_cap_mb and ddp.comm=fp16 has no effect" in note
+    assert len(notes) == len(names) and not of_rank_1 and by_ddp == 0
+
+
+def test_ddps_options_reach_a_loss_that_passes_through(ranks):
+    (_, notes, by_ddp), _ = ranks.run(train_with_comm, DDP)
+    assert (len(notes), by_ddp) == (1, 3)  # the temperature is stepped after a plain backward()
 
 
 CLIPPED = 1e-3
@@ -482,12 +513,12 @@ def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
         if filtered:
             undo.enter_context(parallel.without_false_alarms())
         build(algo, undo, DDP)
-        step(algo, torch.ones(2, 4, dtype=torch.float64))
         more = any(
             sum(p.numel() for p in averaging.parallel.parameters())
             > sum(p.numel() for p in averaging.reduced)
             for averaging in optimizer_ddp.among(algo)
         )
+        step(algo, torch.ones(2, 4, dtype=torch.float64))
     words = {str(one.message) for one in heard if issubclass(one.category, UserWarning)}
     return more, {text[:23] for text in words if "find_unused" in text or "bucket" in text}
 
