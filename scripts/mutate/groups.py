@@ -11,7 +11,9 @@ GROUPS = {
     "data/sampling/replay": (
         "data/test_sampling_positions data/test_own_state_samplers data/test_replayed_loader"
     ),
-    "distributed/gradients/fsdp distributed/gradients/fsdp_units": "ranks/gradients/test_fsdp",
+    "distributed/gradients/fsdp distributed/gradients/fsdp_units": (
+        "ranks/gradients/test_fsdp ranks/gradients/test_fsdp_settings"
+    ),
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
     " data/rlds/order/pass_order"

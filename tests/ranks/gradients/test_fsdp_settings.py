@@ -1,0 +1,161 @@
+"""How `ddp.mode=fsdp` shards: precision of messages, replicas, what stays outside, what is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import verify
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.gradients import fsdp, parallel
+from tests.ranks.pool import RankError
+from tests.ranks.toy import make_algo
+from tests.versions import NEEDS_FSDP
+
+pytestmark = NEEDS_FSDP
+SHARDED = Options(mode="fsdp")
+IN_BF16 = replace(SHARDED, precision="bf16")
+
+
+class Scaled(nn.Module):
+    """Two layers, which are units, and a weight that is in none of them."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Linear(width, width))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.dtype)
+        return self.layers(x * self.scale)
+
+
+def scaled_algo(options: Options):
+    algo = make_algo("single")
+    algo.nets["policy"]["noise_pred_net"] = net = Scaled(6)
+    for name, part in algo.nets["policy"].items():
+        parallel.parallelise(part, "fsdp", name=f"policy.{name}")
+    algo.ema_nets = None
+    algo.optimizers["policy"] = torch.optim.AdamW(algo.nets.parameters())
+    return algo, net, fsdp.shard(algo, options, "cpu")
+
+
+def lines(replicas: int) -> tuple[str, int]:
+    """Return the plan's line, and the parameters that this rank has, counted."""
+    algo, _, line = scaled_algo(replace(SHARDED, fsdp_replicas=replicas))
+    return line, sum(fsdp.local(p).numel() for p in algo.nets.parameters())
+
+
+@pytest.mark.parametrize("replicas, words", [(1, ""), (2, ", 2 replicas")])
+def test_the_plan_says_what_is_sharded(replicas, words, ranks):
+    total = (4 * 6 + 6) + 2 * (6 * 6 + 6) + 6
+    for line, on_rank in ranks.run(lines, replicas, world_size=2 * replicas):
+        assert line == (
+            "sharded: policy.obs_encoder in 2 units, policy.noise_pred_net in 3 units; "
+            f"{on_rank} of {total} parameters on this rank{words}"
+        )
+
+
+def meshes() -> set[tuple]:
+    algo, net, _ = scaled_algo(replace(SHARDED, fsdp_replicas=2))
+    assert fsdp.is_unit(net)
+    meshes = [p.device_mesh for p in algo.nets.parameters()]
+    return {(mesh.ndim, mesh.size(0), mesh.mesh_dim_names) for mesh in meshes}
+
+
+def test_weights_outside_of_units_have_the_same_replicas(ranks):
+    assert ranks.run(meshes, world_size=4) == [{(2, 2, ("replicate", "shard"))}] * 4
+
+
+def sums_with_replicas() -> bool:
+    _, net, _ = scaled_algo(replace(SHARDED, fsdp_replicas=2))
+    torch.manual_seed(0)
+    whole = [torch.randn(7, 3), torch.randn(1, 5), torch.randn(300, 80)]
+    parts = [fsdp.shard_like(tensor, net.scale) for tensor in whole]
+    return verify.checksums(parts) == verify.checksums(whole)
+
+
+def test_checksums_of_parts_of_replicas_are_those_of_the_whole(ranks):
+    assert ranks.run(sums_with_replicas, world_size=4) == [True] * 4
+
+
+def gradient_in_bf16() -> tuple:
+    """Return the mean of a weight's gradients, 1 on one rank and 1/1024 on the other."""
+    algo = make_algo("single")
+    net = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(4)))
+    algo.nets, algo.ema_nets = nn.ModuleDict({"net": net}), None
+    algo.optimizers["policy"] = torch.optim.SGD(net.parameters(), 0.0)
+    for layer in net:
+        nn.init.ones_(layer.weight)
+    parallel.parallelise(net, "fsdp", name="net")
+    fsdp.shard(algo, IN_BF16, "cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.tensor([[1.0 if group.is_main() else 2.0**-10]])).sum().backward()
+    gradient = fsdp.full(net[0].weight.grad)
+    return gradient.dtype, gradient.item()
+
+
+def test_gradients_of_bf16_are_averaged_in_fp32(ranks):
+    """Their mean has more digits than bf16."""
+    assert ranks.run(gradient_in_bf16) == [(torch.float32, 0.5 + 2.0**-11)] * 2
+
+
+def types_of_inputs() -> list[torch.dtype]:
+    algo, net, _ = scaled_algo(IN_BF16)
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.ones(2, 6))
+    return net.seen
+
+
+def test_inputs_stay_as_the_host_makes_them(ranks):
+    """Autocast casts them where an operation computes in bf16."""
+    assert ranks.run(types_of_inputs) == [[torch.float32]] * 2
+
+
+def frozen_outside() -> tuple:
+    """A frozen tensor that an optimizer has and no net: stays, with its state."""
+    algo = make_algo("fsdp")
+    optimizer = algo.optimizers["policy"]
+    outside = nn.Parameter(torch.ones(3), requires_grad=False)
+    optimizer.add_param_group({"params": [outside]})
+    optimizer.state[outside] = {"step": torch.tensor(5.0), "exp_avg": torch.ones(3)}
+    fsdp.shard(algo, SHARDED, "cpu")
+    state = optimizer.state[optimizer.param_groups[1]["params"][0]]
+    return (
+        optimizer.param_groups[1]["params"][0] is outside,
+        {name: value.tolist() for name, value in state.items()},
+    )
+
+
+def test_a_frozen_tensor_outside_the_nets_stays_in_its_optimizer(ranks):
+    expected = (True, {"step": 5.0, "exp_avg": [1.0] * 3})
+    assert ranks.run(frozen_outside) == [expected] * 2
+
+
+def trained_outside() -> None:
+    algo = make_algo("fsdp")
+    algo.optimizers["policy"].add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_a_tensor_without_a_name_that_would_not_be_averaged_is_refused(ranks):
+    with pytest.raises(
+        RankError, match=r"policy updates a parameter \[3\], which is out"
+    ):
+        ranks.run(trained_outside)
+
+
+def reducers_parameters() -> bool:
+    algo, net, _ = scaled_algo(SHARDED)
+    trained = parallel.state_of(net).reduced
+    return list(map(id, trained)) == list(map(id, net.parameters()))
+
+
+def test_a_net_knows_which_sharded_parameters_it_averages(ranks):
+    assert ranks.run(reducers_parameters) == [True] * 2
