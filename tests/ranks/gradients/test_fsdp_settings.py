@@ -145,9 +145,7 @@ def trained_outside() -> None:
 
 @pytest.mark.bad_input
 def test_a_tensor_without_a_name_that_would_not_be_averaged_is_refused(ranks):
-    with pytest.raises(
-        RankError, match=r"policy updates a parameter \[3\], which is out"
-    ):
+    with pytest.raises(RankError, match=r"policy updates a parameter \[3\], which is out"):
         ranks.run(trained_outside)
 
 
