@@ -123,18 +123,53 @@ def frozen_outside() -> tuple:
     optimizer = algo.optimizers["policy"]
     outside = nn.Parameter(torch.ones(3), requires_grad=False)
     optimizer.add_param_group({"params": [outside]})
-    optimizer.state[outside] = {"step": torch.tensor(5.0), "exp_avg": torch.ones(3)}
+    optimizer.state[outside] = {"step": 5, "exp_avg": torch.ones(3)}
     fsdp.shard(algo, SHARDED, "cpu")
-    state = optimizer.state[optimizer.param_groups[1]["params"][0]]
-    return (
-        optimizer.param_groups[1]["params"][0] is outside,
-        {name: value.tolist() for name, value in state.items()},
-    )
+    (entry,) = optimizer.param_groups[1:]
+    state = optimizer.state[outside]
+    return entry["params"][0] is outside, state["step"], state["exp_avg"].tolist()
 
 
 def test_a_frozen_tensor_outside_the_nets_stays_in_its_optimizer(ranks):
-    expected = (True, {"step": 5.0, "exp_avg": [1.0] * 3})
-    assert ranks.run(frozen_outside) == [expected] * 2
+    assert ranks.run(frozen_outside) == [(True, 5, [1.0] * 3)] * 2
+
+
+def state_of_rows() -> list[bool]:
+    """Whether an optimizer's state is sharded: moments as the weight, its rows' mean, a number."""
+    algo = make_algo("fsdp")
+    optimizer = algo.optimizers["policy"]
+    weight = algo.nets["policy"]["obs_encoder"].layer.weight
+    optimizer.state[weight] = {
+        "exp_avg": torch.ones_like(weight),
+        "row": weight.detach().mean(1),
+        "step": torch.tensor(1.0),
+    }
+    fsdp.shard(algo, SHARDED, "cpu")
+    state = optimizer.state[algo.nets["policy"]["obs_encoder"].layer.weight]
+    return [fsdp.is_sharded(state[name]) for name in ("exp_avg", "row", "step")]
+
+
+def test_an_optimizers_state_of_other_shapes_stays_whole(ranks):
+    assert ranks.run(state_of_rows) == [[True, False, False]] * 2
+
+
+def averages_beside_a_plain_net() -> tuple:
+    """Nets that are not parallel, and their averages, are whole; no average needs gradients."""
+    algo = make_algo("fsdp")
+    for nets in (algo.nets, algo.ema_nets):
+        nets["frozen"] = nn.Linear(2, 2).requires_grad_(False)
+    del algo.ema
+    fsdp.shard(algo, SHARDED, "cpu")
+    averages = list(algo.ema_nets.parameters())
+    weight = algo.ema_nets["frozen"].weight
+    with fsdp.whole(algo, acting=True):
+        is_there = algo.ema_nets["frozen"].weight is weight
+    return is_there, [fsdp.is_sharded(p) for p in averages], any(p.requires_grad for p in averages)
+
+
+def test_averages_of_nets_that_are_not_parallel_stay_whole(ranks):
+    expected = (True, [True] * 6 + [False] * 2, False)
+    assert ranks.run(averages_beside_a_plain_net) == [expected] * 2
 
 
 def trained_outside() -> None:
