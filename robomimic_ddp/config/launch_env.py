@@ -35,13 +35,13 @@ class LaunchEnv:
     launched: whether a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; if not, the process is
     rank 0 of 1. tells_node: whether it exported LOCAL_WORLD_SIZE; if not, the ranks of this node
     must be counted, and `local_world_size` is a lower bound. error_file: where torchrun reads why a
-    rank failed; node, nodes: number of this node, from 0, and how many, where torchrun says it;
-    shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
-    restart_count: torchrun's job id and number of restarts, which nodes count separately: a node
-    that replaces another has 0; run_id is Slurm's without torchrun. requeued: whether Slurm has
-    started the job before. keeps_store: whether the launcher has the key-value store, and not rank
-    0. option_texts: option names in lower case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_*
-    alone is not a launcher: interactive shells of a cluster export them too.
+    rank failed; shown_by_launcher: whether torchrun prints it, since no restart is left. nodes: how
+    many there are, where torchrun says it. run_id, restart_count: torchrun's job id and number of
+    restarts, which nodes count separately: a node that replaces another has 0; run_id is Slurm's
+    without torchrun. requeued: whether Slurm has started the job before. keeps_store: whether the
+    launcher has the key-value store, and not rank 0. option_texts: option names in lower case ->
+    unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is not a launcher: interactive shells of a
+    cluster export them too.
     """
 
     launched: bool = False
@@ -57,7 +57,6 @@ class LaunchEnv:
     shown_by_launcher: bool = False
     run_id: str | None = None
     requeued: bool = False
-    node: int | None = None
     nodes: int | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +123,6 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         shown_by_launcher=_is_last_attempt(environ),
         run_id=environ.get("TORCHELASTIC_RUN_ID", environ.get("SLURM_JOB_ID")),
         requeued=_integer(environ, "SLURM_RESTART_COUNT", default=0) > 0,
-        node=_integer(environ, "GROUP_RANK") if "GROUP_RANK" in environ else None,
         nodes=_integer(environ, "GROUP_WORLD_SIZE", default=0) or None,
         **common,
     )

@@ -14,7 +14,6 @@ from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import node_messages
 from robomimic_ddp.training import run as _run
 
 _NODE_LOCAL_KEYS = {
@@ -32,7 +31,7 @@ def join(
     """Collective: enters the process group, compares the job, and returns the settings for this
     node.
     """
-    restarts, patience = launch.restart_count, run.plan.timeout_seconds
+    patience = run.plan.timeout_seconds
     joined = group.process_group(run.plan.backend, patience, launch.attempt, run.plan.device)
     stack.enter_context(joined)
     require_all_seams(run.config)
@@ -42,8 +41,6 @@ def join(
     # A launcher may have bound each rank to some cores, such as torchrun's --numa-binding.
     cores_of_ranks = machine.within_core_limit(len({*itertools.chain(*cores_of_node)}))
     settings = run.settings.on_node(plan_of(of_node, cores=cores_of_ranks), cores)
-    run.output.node_messages = node_messages.NodeMessages(settings.plan, launch.node, launch.nodes)
-    run.output.node_messages.joined(restarts)
     require_same_job(run)
     return settings
 

@@ -13,7 +13,6 @@ from torch import nn
 from robomimic_ddp.checkpoint import FoundRun, HostFiles, RunRecord, Writer
 from robomimic_ddp.config import machine
 from robomimic_ddp.config.planning.plan import RunPlan
-from robomimic_ddp.monitoring.node_messages import NodeMessages
 from robomimic_ddp.monitoring.pictures import Pictures
 from robomimic_ddp.monitoring.records.heartbeat import Heartbeat
 from robomimic_ddp.monitoring.step_logs import EpochPart
@@ -82,7 +81,7 @@ class Progress:
 
 @dataclass
 class Output:
-    """What the run writes and prints. On ranks but the main one only heartbeats and messages."""
+    """What the run writes and prints. On ranks but the main one only heartbeats."""
 
     record: RunRecord | None = None
     """`ddp.json`, once the run directory is known."""
@@ -94,8 +93,6 @@ class Output:
     """Draws into the host's logs, where there are any."""
     heartbeat: Heartbeat | None = None
     """Writes what this rank is doing, once the run directory is known."""
-    node_messages: NodeMessages | None = None
-    """Speaks for this node, once the ranks have met."""
 
     @property
     def directory(self) -> Path | None:
@@ -113,8 +110,6 @@ class Output:
     def end(self, error: BaseException | None) -> None:
         """Writes what waits, and how the run has ended on this rank: by `error`, or well."""
         self.writer.close()
-        if self.node_messages is not None:
-            self.node_messages.ended(error)
         if self.heartbeat is not None:
             self.heartbeat.stop(error)
 

@@ -131,7 +131,7 @@ def test_two_nodes_without_a_shared_disk_train_as_one_machine(run: Run, whole: A
     jobs = run.launch()
     require_codes(jobs, 0, 0)
     require_whole(run, whole)
-    assert FINISHED in jobs[0].text and "node 2 of 2 (node02) finished" in jobs[1].text
+    assert FINISHED in jobs[0].text and FINISHED not in jobs[1].text
     names = {path.name for path in directory(run, 1).rglob("*") if path.is_file()}
     assert names == {"log_rank1.txt", "rank1.json"} and "warning" not in jobs[1].text
 
