@@ -9,6 +9,7 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.terminal import warn
 
@@ -42,9 +43,10 @@ class RunRecord:
 
 
 def write_requeue(directory: Path, content: dict) -> None:
-    """Main rank: writes the marker for a script to start the job again."""
+    """Main rank: writes the marker for a script to start the job again, and says where it is."""
     with atomic_files.atomic_open(directory / REQUEUE_NAME) as file:
         file.write(json.dumps(content) + "\n")
+    env.keep_requeue_note(str(directory / REQUEUE_NAME))
 
 
 def relative_paths(directory: Path, paths: Any) -> list:

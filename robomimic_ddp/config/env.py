@@ -234,6 +234,17 @@ def keep_resume_note(text: str) -> None:
             Path(file).write_text(text, encoding="utf-8")
 
 
+REQUEUE_NOTE = "ROBOMIMIC_REQUEUE_NOTE"
+"""The file in which a job's script reads the marker's name of a run that has stopped on request."""
+
+
+def keep_requeue_note(text: str) -> None:
+    """Leaves `text` to the script of this job, if it asks for it. Raises OSError."""
+    file = os.environ.get(REQUEUE_NOTE)
+    if file:
+        Path(file).write_text(text, encoding="utf-8")
+
+
 LEFT_NOTE = "left"
 """The name of a file there, which exists while the ranks of this node need no other node."""
 

@@ -143,14 +143,6 @@ def slurm(tmp_path):
     }
 
 
-def test_the_command_follows_the_folder_of_runs(start, folder, config):
-    """train_slurm.sbatch reads the folder from there."""
-    shown = start(*("--dry-run", "--evaluate", "--gpus", 2), CONFIG_PATH=str(config))
-    assert shown.returncode == 0, shown.stderr
-    between = shown.stdout.partition("\nruns: ")[2].partition("\ncommand: ")[0]
-    assert between.startswith(str(folder)) and "evaluation: " not in between, shown.stdout
-
-
 def group_members(process):
     listed = subprocess.run(
         ["pgrep", "-g", str(process.pid), "-f", "srun"], capture_output=True, text=True, check=False
@@ -161,6 +153,8 @@ def group_members(process):
 @NEEDS_SIGNALS_OF_TORCHRUN
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep to find the stand-in")
 def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, slurm, tmp_path):
+    """With a config that only its host reads."""
+    config = config.rename(config.with_suffix(".yaml"))
     copy = Path(shutil.copy(ROOT / "scripts" / "train_slurm.sbatch", tmp_path / "slurm_script"))
     words = ("--config", config, "--gpus", 1, "--module", MODULE, "--", HOSTILE)
     job = start(*words, script=copy, wait=False, WAIT_FOR_STOP="1", **slurm)
@@ -190,8 +184,8 @@ def stopped(start, folder, config, slurm):
             Path(slurm["PATH"].partition(":")[0]),
             "srun",
             'echo "$@" > "$LAUNCHED_FOLDER/srun"\n'
-            'run="$LAUNCHED_FOLDER/runs/experiment/20260101"; mkdir -p "$run"\n'
-            'echo "\\"job\\": \\"$SLURM_JOB_ID\\"" > "$run/ddp.json"; touch "$run/requeue"\n'
+            'while [[ "$1" == --* ]]; do shift; done\n'
+            '"$1" "$2" sh -c \'echo /runs/a/requeue > "$ROBOMIMIC_REQUEUE_NOTE"\'\n'
             "exit 138\n",
         )
         words = ("--config", config, "--gpus", 1, "--module", MODULE)
@@ -206,6 +200,15 @@ def test_a_job_that_has_ended_is_not_requeued(start, folder, config, slurm, tmp_
     script = ROOT / "scripts" / "train_slurm.sbatch"
     job = start("--config", config, "--gpus", 1, "--module", MODULE, script=script, **slurm)
     assert job.returncode == 0 and not (folder / "requeued").exists(), job.stderr
+    assert not list(folder.glob("slurm-*"))
+
+
+@pytest.mark.bad_input
+def test_a_job_that_could_not_be_requeued_does_not_begin(stopped, folder, slurm):
+    (folder / f"slurm-{slurm['SLURM_JOB_ID']}.requeue").mkdir()  # no file can be written there
+    job = stopped()
+    assert job.returncode == 2 and not (folder / "srun").exists()
+    assert f"cannot leave a file in {folder}, so that a stopped job" in job.stderr
 
 
 def test_a_job_that_slurm_does_not_requeue_says_how_to_resume(stopped):
@@ -220,5 +223,7 @@ def test_a_stopped_job_is_requeued_without_a_temporary_folder(stopped, folder):
     """
     job = stopped(TMPDIR=str(folder / "absent"), SLURM_JOB_ID="35999")
     assert (folder / "requeued").exists() and job.returncode == 0, job.stderr
+    assert "stopped on request (/runs/a/requeue); requeueing the job" in job.stdout
+    assert not list(folder.glob("slurm-*"))
     port = int((folder / "srun").read_text().partition("--rdzv localhost:")[2].split()[0])
     assert 20000 <= port < 32768

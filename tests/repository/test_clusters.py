@@ -105,6 +105,5 @@ def test_the_launcher_understands_the_command(command: Callable[[], str], tmp_pa
     assert done.returncode == 0, done.stderr
     assert f"--nnodes={NODES} --rdzv_backend=c10d --rdzv_endpoint=node-0:29400 " in done.stdout
     assert f" load_from={tmp_path}/cfg.json ddp.resume=auto " in done.stdout
-    assert (
-        f"runs: {tmp_path}/runs/job" in done.stdout and f"on each of {NODES} nodes" in done.stdout
-    )
+    assert f" train.output_dir={tmp_path}/runs" in done.stdout
+    assert f"on each of {NODES} nodes" in done.stdout

@@ -11,6 +11,7 @@ import pytest
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.checkpoint.torch_save import save_error
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.training.state import resume, state_saver
@@ -70,6 +71,15 @@ def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, caps
     assert "ROBOMIMIC_DDP_RESUME=true" in printed.out
     resume.forget_requeue(FoundRun(tmp_path, "state"))
     assert "warning: the requeue marker could not be removed: " in capsys.readouterr().err
+
+
+def test_a_stop_is_noted_for_the_jobs_script_until_the_run_resumes(tmp_path, monkeypatch):
+    note = tmp_path / "note"
+    monkeypatch.setenv(env.REQUEUE_NOTE, str(note))
+    checkpoint.write_requeue(tmp_path, {})
+    assert note.read_text() == str(tmp_path / checkpoint.REQUEUE_NAME)
+    resume.forget_requeue(FoundRun(tmp_path, "state"))
+    assert note.read_text() == ""
 
 
 @pytest.fixture

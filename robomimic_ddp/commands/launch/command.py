@@ -48,9 +48,6 @@ def run(command: str, args: argparse.Namespace) -> int:
         _, workers, _, gpus = job.evaluation
         where = f"GPU {gpus}" if gpus else "the CPU, at a lower priority than the ranks"
         say(f"evaluation: {workers} worker(s) on {where}, once the run has its folder")
-    folder = torchrun.runs_folder(settings)
-    if folder:  # train_slurm.sbatch reads it: all until the command, since names may have lines
-        say(f"runs: {folder}")
     ignored = launch_env.torchrun_defaults(variables)
     without = ["env", *(f"-u {name}" for name in ignored)] if ignored else []
     shown = {**_import_path(variables), **job.added}

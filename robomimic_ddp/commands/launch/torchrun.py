@@ -5,28 +5,22 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from robomimic_ddp.commands.evaluate import workers
 from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import machine, options, paths, tree
-from robomimic_ddp.config.host import host_config, json_config
-from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist, restore_text
-from robomimic_ddp.config.host.json_config import read_json, refuse_resolvers
+from robomimic_ddp.config import machine, options, paths
+from robomimic_ddp.config.host import json_config
+from robomimic_ddp.config.host.dotlist import OPTIONS, parse_dotlist
+from robomimic_ddp.config.host.json_config import read_json
 from robomimic_ddp.config.launch_env import OPTION_PREFIX, option_texts
 from robomimic_ddp.distributed import rendezvous
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 """Signals that torchrun forwards to its ranks: its defaults, and Slurm's warning SIGUSR1."""
-
-_HOSTS_DEBUG_FOLDER = Path("/tmp/tmp_trained_models")
-"""Where robomimic's train.py, and those of its forks, write the runs of --debug."""
-
-_TEXTS = {"experiment.name", "train.output_dir"}
-"""Keys that are text in every host, whatever number is typed."""
 
 
 @dataclass(frozen=True)
@@ -104,52 +98,6 @@ def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
     if settings.port is not None:
         return ["--master_addr=127.0.0.1", f"--master_port={settings.port}", *name]
     return rendezvous.on_this_machine(job)
-
-
-def runs_folder(settings: Settings) -> Path | None:
-    """Return the folder of the experiment's runs; None if only the host knows it. Raises
-    ConfigError.
-    """
-    if _is_left_to_host(settings):
-        return None
-    config = read_json(settings.config, "--config ")
-    words = settings.overrides
-    if settings.takes_dot_list:
-        refuse_resolvers(config, settings.config)
-        if any(_chooses_section(word, config) for word in words):
-            return None
-        words = [word for word in words if "=" in word]
-        overrides = parse_dotlist(words)
-        restore_text(overrides, words, lambda key, _: key in _TEXTS)
-        config = host_config.merged(config, overrides)
-        name, is_short, folder = None, config.get("debug"), host_config.debug_folder()
-    else:
-        name, debug = _flag(words, "--name"), _flag(words, "--debug")
-        if debug:  # a host whose flag has a value: which ones mean true?
-            return None
-        is_short, folder = debug is not None, _HOSTS_DEBUG_FOLDER
-    output = folder if is_short else paths.expanded(tree.at(config, "train.output_dir") or "")
-    name = str(name or tree.at(config, "experiment.name") or "")
-    return output / name if name and output.is_absolute() else None
-
-
-def _chooses_section(word: str, config: Mapping) -> bool:
-    """Return whether a word such as train=big replaces a section by a group of Hydra's, whose keys
-    only the host knows.
-    """
-    key, _, value = word.lstrip("+").partition("=")
-    return isinstance(config.get(key), Mapping) and not value.startswith("{")
-
-
-def _flag(words: Sequence[str], flag: str) -> str | None:
-    """Return the value of the last `flag`, "" if it has none; None without the flag."""
-    value = None
-    for word, after in zip(words, [*words[1:], "-"]):
-        if word == flag:
-            value = "" if after.startswith("-") else after
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
-    return value
 
 
 def signal_settings() -> tuple[list[str], dict[str, str]]:

@@ -228,11 +228,6 @@ def _move_misplaced(tree: dict) -> None:
             )
 
 
-def debug_folder() -> Path:
-    """Return train.output_dir of a run with debug=true."""
-    return Path(tempfile.gettempdir(), "tmp_trained_models")
-
-
 def _shorten(config: Any) -> None:
     """debug=true: the host's --debug settings, for a short run."""
     with config.values_unlocked():
@@ -242,7 +237,7 @@ def _shorten(config: Any) -> None:
         config.experiment.rollout.rate = 1
         config.experiment.rollout.n = 2
         config.experiment.rollout.horizon = 10
-        config.train.output_dir = str(debug_folder())
+        config.train.output_dir = str(Path(tempfile.gettempdir(), "tmp_trained_models"))
 
 
 def prepare_config(config: Any, external: MutableMapping, new_keys: bool = False) -> Any:

@@ -177,6 +177,7 @@ def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
         (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
+        env.keep_requeue_note("")
     except OSError as error:
         warn(f"the requeue marker could not be removed: {error}")
 

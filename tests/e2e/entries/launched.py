@@ -1,7 +1,7 @@
 """A module for torchrun: each rank writes what it was started with into the folder LAUNCHED_FOLDER.
 
 With WAIT_FOR_STOP it waits for SIGUSR1, and then does what a stopped training run does: the main
-rank leaves a state and the marker `requeue`, and all ranks return 75.
+rank says where the marker `requeue` is, and all ranks return 75.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+from robomimic_ddp.config import env
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
@@ -29,12 +31,8 @@ def main() -> None:
 
 
 def stop(*_: object) -> None:
-    run = Path(os.environ["LAUNCHED_FOLDER"]) / "runs" / "experiment" / "20260101"
     if os.environ["RANK"] == "0":
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "ddp_state.pth").touch()
-        (run / "ddp.json").write_text(json.dumps({"job": os.environ["TORCHELASTIC_RUN_ID"]}))
-        (run / "requeue").touch()
+        env.keep_requeue_note("/runs/experiment/20260101/requeue")
     time.sleep(0.5)  # as long as a rank may need to save
     os._exit(75)
 
