@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from collections.abc import Iterator
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from robomimic_ddp import terminal
 from robomimic_ddp.config import machine, paths, tree
 from robomimic_ddp.config.host import net_sizes
-from robomimic_ddp.config.planning import learning_rate, memory_and_disk
+from robomimic_ddp.config.planning import learning_rate, memory
 from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
@@ -75,7 +74,6 @@ def lines(run: Any, model: Any = None) -> Iterator[str]:
     if run.output.directory is not None:
         yield f"run directory: {run.output.directory}"
         yield from _rollouts(run)
-        yield from _disk(run, model)
 
 
 def _not_scaled(run: Any, model: Any) -> Iterator[str]:
@@ -112,14 +110,14 @@ def _state(run: Any) -> str:
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
     if run.options.mode != "fsdp":
-        whole, counted = memory_and_disk.size(parameters, _averages(run))
+        whole, counted = memory.size(parameters, _averages(run))
         if whole < _SMALL_BYTES:
             return f"{counted} on each rank; activations come on top"
-    return memory_and_disk.describe(parameters, shards, gpu_bytes, _averages(run))
+    return memory.describe(parameters, shards, gpu_bytes, _averages(run))
 
 
 def _averages(run: Any) -> int:
-    """Copies of averaged weights in memory, and in a file."""
+    """Return the number of copies of averaged weights."""
     if tree.at(run.config, "algo.ema.enabled") is False:
         return 0
     # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
@@ -137,29 +135,6 @@ def _rollouts(run: Any) -> Iterator[str]:
         "checkpoint is kept of each epoch with rollouts; it writes best_success.pth in place of "
         "the host's best checkpoints by success and return"
     )
-
-
-def _disk(run: Any, model: Any) -> Iterator[str]:
-    """Yield the warning where the run's files do not fit."""
-    if model is None:
-        return
-    parameters = sum(value.numel() for _, value in host_algo.named_parameters(model))
-    optimizers = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
-    groups = chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
-    trained = sum(value.numel() for group in groups for value in group["params"])
-    averages = 0 if getattr(model, "ema", None) is None else _averages(run)
-    size = memory_and_disk.file_bytes(parameters, trained, averages)
-    save = tree.at(run.config, "experiment.save") or {}
-    epochs = run.progress.last_epoch or tree.at(run.config, "train.num_epochs") or 0
-    every, numbered = tree.at(save, "every_n_epochs"), tree.at(save, "epochs") or ()
-    checkpoints = (epochs // every if every else 0) + len(numbered)
-    checkpoints *= bool(tree.at(save, "enabled"))
-    files = (run.output.directory.glob(names) for names in ("*.pth", "models/*.pth"))
-    present = sum(path.stat().st_size for path in chain.from_iterable(files))
-    free = shutil.disk_usage(run.output.directory).free
-    warning = memory_and_disk.disk_warning(size, checkpoints, present, free)
-    if warning is not None:
-        yield warning
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,32 +115,6 @@ def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypa
     large = run_of(config())
     monkeypatch.setattr(plan_summary, "_SMALL_BYTES", 100)
     assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
-
-
-@pytest.mark.parametrize(
-    ("ema", "size", "needed", "room"),
-    [(None, 4 * 12 + 8 * 6, "1.1 kB", "959 B"), (object(), 8 * 12 + 8 * 6, "1.6 kB", "1.4 kB")],
-)
-def test_files_that_do_not_fit_are_a_warning(ema, size, needed, room, tmp_path, monkeypatch):
-    """Whether or not the nets are wrapped one by one: 6 parameters of 12 are trained."""
-    present = run_of(config())
-    present.built.nets.clear()
-    trained, target = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    model = SimpleNamespace(
-        nets=torch.nn.ModuleList([trained, target]),
-        optimizers={"policy": torch.optim.Adam(trained.parameters())},
-        ema=ema,
-    )
-    present.config["experiment"]["save"] = {"enabled": True, "every_n_epochs": 5, "epochs": [1]}
-    present.output.record = RunRecord(tmp_path, {})
-    (tmp_path / "last.pth").write_bytes(bytes(size))  # it will be replaced
-    for free, is_said in ((10 * size - 1, True), (10 * size, False)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        text = present.describe(model)
-        expected = f"disk: warning: this run writes {needed} (11 files of {size} B: 3 states, "
-        expected += "last.pth, last_bak.pth, one while it is written, 5 in models/), and "
-        expected += f"{room} are free."
-        assert (expected in text) == is_said and ("disk:" in text) == is_said
 
 
 def test_the_number_of_steps():

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from robomimic_ddp import verify
 from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.config.planning import memory_and_disk
+from robomimic_ddp.config.planning import memory
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.distributed.gradients import fsdp, fsdp_units, parallel
 from robomimic_ddp.errors import WrapError
@@ -266,7 +266,7 @@ def whole_bytes_of_a_parameter(units: int) -> float:
 
 def test_the_plans_estimate_of_memory_is_what_torch_holds(ranks):
     """A unit may have a quarter of a net; smaller ones need less."""
-    expected = memory_and_disk.GATHERED_BYTES
+    expected = memory.GATHERED_BYTES
     for found in ranks.run(whole_bytes_of_a_parameter, 4):
         assert expected - 0.1 < found < expected + 0.1
     assert max(ranks.run(whole_bytes_of_a_parameter, 8)) < expected - 0.5

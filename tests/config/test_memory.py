@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.config.planning import memory_and_disk
+from robomimic_ddp.config.planning import memory
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from robomimic_ddp.config.planning import memory_and_disk
     ],
 )
 def test_what_is_said(parameters, shards, gpu, words):
-    assert words in memory_and_disk.describe(parameters, shards, gpu)
+    assert words in memory.describe(parameters, shards, gpu)
 
 
 def test_the_bounds():
-    fits = memory_and_disk.fits
+    fits = memory.fits
     assert fits(10**9, 1, 40 * 10**9) and not fits(10**9, 1, 40 * 10**9 - 1)
     assert fits(10**9, 200, 10_200_000_000) and not fits(10**9, 200, 10_199_999_999)
     assert fits(10**9, 4, 20 * 10**9) and not fits(10**9, 4, 20 * 10**9 - 1)
@@ -37,4 +37,4 @@ def test_the_bounds():
     "averages, words", [(0, "16 bytes (weight, gradient, Adam's moments)"), (2, "24 bytes (weight")]
 )
 def test_averages_are_counted(averages, words):
-    assert f"x {words}" in memory_and_disk.describe(10**9, 4, averages=averages)
+    assert f"x {words}" in memory.describe(10**9, 4, averages=averages)

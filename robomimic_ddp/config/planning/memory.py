@@ -1,4 +1,4 @@
-"""The memory and disk space that training a policy needs, from its number of parameters."""
+"""The memory that training a policy needs, from its number of parameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ net, so what is whole of a unit has 1 byte a parameter. torch keeps at most five
 and the buffers that they come in, gradients and their copy that is sent. Validation needs 4: all
 weights of the nets.
 """
-WEIGHT_BYTES, MOMENT_BYTES = 4, 8
-"""What a parameter takes in a checkpoint or state, and Adam's moments of one that is trained."""
-_FILES = 6
-"""Three states, the host's last.pth and last_bak.pth, and the one that is being written."""
 _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
@@ -54,31 +50,6 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
         start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
         return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
-
-
-def file_bytes(parameters: int, trained: int, averages: int) -> int:
-    """Return the bytes of a checkpoint or state. trained: how many of the parameters an optimizer
-    has; averages: as in `size`.
-    """
-    weights = WEIGHT_BYTES + AVERAGE_BYTES * averages
-    return parameters * weights + trained * MOMENT_BYTES
-
-
-def disk_warning(size: int, checkpoints: int, present: int, free: int) -> str | None:
-    """Return the warning where a run's files, of `size` bytes each, do not fit on the disk, else
-    None.
-
-    checkpoints: how many models/ will have; present: bytes of files that are there already.
-    """
-    needed = size * (_FILES + checkpoints)
-    if needed - present <= free:
-        return None
-    return (
-        f"disk: warning: this run writes {_bytes(needed)} ({_FILES + checkpoints} files of "
-        f"{_bytes(size)}: 3 states, last.pth, last_bak.pth, one while it is written, "
-        f"{checkpoints} in models/), and {_bytes(free)} are free. Free disk space, choose another "
-        "train.output_dir, or keep fewer checkpoints (experiment.save.every_n_epochs)"
-    )
 
 
 def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
