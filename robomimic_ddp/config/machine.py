@@ -28,16 +28,6 @@ def own_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> list[set[int]]:
-    """Return the cores near each part of this machine's memory; none where that is unknown."""
-    texts = (file.read_text(encoding="ascii") for file in folder.glob("node[0-9]*/cpulist"))
-    spans = ([span.split("-") for span in text.strip().split(",") if span] for text in texts)
-    nodes = (
-        {core for ends in of for core in range(int(ends[0]), int(ends[-1]) + 1)} for of in spans
-    )
-    return [node for node in nodes if node]
-
-
 def usable_cores() -> int:
     """Return how many CPU cores this process may use, within a container's CPU quota."""
     return within_core_limit(len(own_cores()))

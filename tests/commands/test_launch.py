@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from robomimic_ddp.commands.launch import arguments, devices, quiet_torchrun, torchrun
-from robomimic_ddp.config import env, machine
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, python
 
@@ -382,47 +381,6 @@ def test_torchrun_leaves_an_ignored_hangup_alone():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert "=SIGTERM,SIGINT,SIGQUIT,SIGUSR1" in f"{flag} ={variable}".replace(": '", "=")
-
-
-@pytest.fixture
-def two_sockets(monkeypatch, tmp_path):
-    """A node with two GPUs, cores 0 to 3 in two sockets, and numactl, which torchrun runs."""
-    (tmp_path / "numactl").write_text("#!/bin/sh\n")
-    (tmp_path / "numactl").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine, "numa_nodes", lambda: [{0, 1}, {2, 3}])
-    monkeypatch.setattr(machine, "own_cores", lambda: (1, 2))
-    monkeypatch.setattr(devices, "installed_gpus", lambda: 2)
-    monkeypatch.setattr(torchrun, "_torchrun_knows", lambda flag: True)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "value", "is_bound"),
-    [
-        (machine, "usable_cores", lambda: 2, True),
-        (machine, "numa_nodes", lambda: [{0, 1, 2, 3}], False),
-        (machine, "numa_nodes", lambda: [], False),
-        (machine, "own_cores", lambda: (0, 1), False),
-        (torchrun, "_torchrun_knows", lambda name: name != "numa_binding", False),
-        (shutil, "which", lambda name: None, False),
-    ],
-)
-def test_ranks_run_near_their_gpus_where_memory_is_not_equally_near(
-    owner, name, value, is_bound, two_sockets, printed, monkeypatch
-):
-    """And where torchrun can bind them, which fails otherwise."""
-    monkeypatch.setattr(owner, name, value)
-    words = printed(CUDA_VISIBLE_DEVICES="0,1")[0]
-    assert (" --numa_binding=node " in words) == is_bound
-    assert "--numa_binding" not in printed(CUDA_VISIBLE_DEVICES="")[0], "torchrun needs GPUs for it"
-
-
-def test_the_cores_near_each_part_of_the_memory(tmp_path):
-    for name, cores in {"node0": "0-1,8", "node1": "2\n", "node2": "\n", "possible": "3"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cpulist").write_text(cores)
-    assert sorted(machine.numa_nodes(tmp_path), key=min) == [{0, 1, 8}, {2}]
-    assert machine.numa_nodes(tmp_path / "none") == []
 
 
 def test_several_nodes(printed):

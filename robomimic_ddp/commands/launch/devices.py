@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,16 +68,6 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
             "Name GPUs that nvidia-smi lists."
         )
     return names
-
-
-def numa_binding(variables: Mapping[str, str]) -> bool:
-    """Return whether each rank should run on the cores and memory near its GPU: not without GPUs,
-    nor on a node where all memory is equally near. torchrun fails where its program numactl is not
-    installed, and where this process may use none of a GPU's cores.
-    """
-    nodes, cores = machine.numa_nodes(), {*machine.own_cores()}
-    is_possible = shutil.which("numactl") is not None and not any(map(cores.isdisjoint, nodes))
-    return len(nodes) > 1 and is_possible and bool(visible_devices(variables))
 
 
 @functools.cache

@@ -53,8 +53,6 @@ def command(settings: Settings, variables: Mapping[str, str]) -> Command:
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
     words += [*_rendezvous(settings, variables), *signals]
-    if devices.numa_binding(variables) and _torchrun_knows("numa_binding"):  # torch 2.9
-        words.append("--numa_binding=node")
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
         if settings.nodes > 1:
