@@ -25,7 +25,6 @@ from robomimic_ddp.training import episodes as episodes_of
 logger = logging.getLogger(__name__)
 
 _VIDEO = ("video_dir", "video_path")
-_MOST_LISTED = 8
 
 
 def why_on_main(config: Any) -> str:
@@ -63,7 +62,9 @@ def split(play: Callable, call: inspect.BoundArguments, seed: int, why_on_main: 
             return _on_main(play, call, streams, waiting, why_on_main)
         envs, episodes = call.arguments["envs"], _episodes(call)
         numbers = range(group.rank(), episodes, group.world_size())
-        _announce(episodes)
+        main_rank.say(
+            f"rollouts: {episodes} episode(s) of each environment, over {group.world_size()} ranks"
+        )
         call.arguments["num_episodes"] = len(numbers)
         if not group.is_main():
             call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
@@ -114,23 +115,6 @@ def _episodes(call: inspect.BoundArguments) -> int:
             "experiment.rollout.enabled=false."
         )
     return episodes
-
-
-def _announce(episodes: int) -> None:
-    if group.is_main():
-        world = group.world_size()
-        shares = (f"rank {rank}: {_listed(range(rank, episodes, world))}" for rank in range(world))
-        print_clean(
-            f"rollouts: episodes of each environment over {world} ranks: {listed(shares, '; ')}"
-        )
-
-
-def _listed(episodes: range) -> str:
-    """Return the episodes' numbers; for many, the first, the last, and their number."""
-    if len(episodes) <= _MOST_LISTED:
-        return ", ".join(str(episode) for episode in episodes) or "none"
-    first = ", ".join(str(episode) for episode in episodes[:3])
-    return f"{first}, ..., {episodes[-1]} ({len(episodes)} episodes)"
 
 
 def _seeded(envs: Any, numbers: Sequence[int], streams: tuple[int, ...], stack: ExitStack) -> Any:

@@ -21,8 +21,7 @@ KEYS = tuple(
 )
 LIFT_KEYS = tuple(
     "mode backend world_size steps samples_per_step first_loss last_loss success_before "
-    "success_after episodes episodes_per_rank gradients_equal noise_differs seconds "
-    "checkpoint".split()
+    "success_after episodes gradients_equal noise_differs seconds checkpoint".split()
 )
 _WORDS = """\
 {success}
@@ -38,9 +37,6 @@ Next, in the environment of your own codebase:
     torchrun --nproc_per_node=4 -m robomimic.scripts.train --config cfg.json
     robomimic-ddp plot RUN_DIR -o curves.png
 {checkout}/README.md explains them, with pages for DROID and robomimic."""
-_ANNOUNCED = re.compile(r"rollouts: episodes of each environment over \d+ ranks: (.*)")
-_SHARE = re.compile(r"rank (\d+): ([^;]*)")
-_MANY = re.compile(r"\((\d+) episodes\)")
 _RESULTS = re.compile(r"^Epoch \d+ Rollouts took .*\nEnv: .*\n(\{[^{}]*\})$", re.MULTILINE)
 
 
@@ -53,18 +49,16 @@ def summarise(run: Path, evaluation: Mapping[str, Any], curves: Path) -> dict[st
 def summarise_lift(before: Path, run: Path, seconds: Mapping[str, float]) -> dict[str, Any]:
     """The Lift demo's summary, with exactly LIFT_KEYS in that order.
 
-    `success_*` are shares of all ranks' rollout episodes together; `episodes_per_rank` is what the
-    host's rollout loop was given on each rank; `seconds` those of each step that was done now.
+    `success_*` are shares of all ranks' rollout episodes together; `seconds` are those of each step
+    that was done now.
     """
     values = trained(run)
     episodes = json.loads((run / "config.json").read_text())["experiment"]["rollout"]["n"]
     log = (run / "logs" / "log.txt").read_text()
-    split = values["world_size"] > 1
     values |= {
         "success_before": success_rate((before / "logs" / "log.txt").read_text()),
         "success_after": success_rate(log),
         "episodes": episodes,
-        "episodes_per_rank": episodes_per_rank(log) if split else {"rank 0": episodes},
         "seconds": dict(seconds),
     }
     return {key: values[key] for key in LIFT_KEYS}
@@ -102,18 +96,6 @@ def success_rate(log: str) -> float:
             "must divide train.num_epochs."
         )
     return float(json.loads(results[-1])["Success_Rate"])
-
-
-def episodes_per_rank(log: str) -> dict[str, int]:
-    """How many episodes each rank simulated, from the last rollouts in a run's log."""
-    announced = _ANNOUNCED.findall(log)
-    if not announced:
-        raise DataError("the run's log names no rank's episodes: its rollouts were not split.")
-    counts = {}
-    for rank, listed in _SHARE.findall(announced[-1]):
-        many = _MANY.search(listed)
-        counts[f"rank {rank}"] = int(many[1]) if many else len(re.findall(r"\d+", listed))
-    return counts
 
 
 def in_words(root: Path, summary: Mapping[str, Any]) -> str:

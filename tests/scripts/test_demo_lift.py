@@ -94,29 +94,25 @@ Env: lift
 }}
 """
 LOG = f"""
-rollouts: episodes of each environment over 2 ranks: rank 0: 0; rank 1: none
+rollouts: 1 episode(s) of each environment, over 2 ranks
 {RESULTS.format(10, 0.5)}
-rollouts: episodes of each environment over 2 ranks: rank 0: 0, 2; rank 1: 1
+rollouts: 3 episode(s) of each environment, over 2 ranks
 {RESULTS.format(20, 0.75)}
 """
 
 
-def test_episodes_and_success_are_the_last_in_the_log() -> None:
-    assert summary.episodes_per_rank(LOG) == {"rank 0": 2, "rank 1": 1}
-    assert summary.episodes_per_rank(LOG.splitlines()[1]) == {"rank 0": 1, "rank 1": 0}
+def test_success_is_the_last_in_the_log() -> None:
     assert summary.success_rate(LOG) == 0.75
-    for read in (summary.episodes_per_rank, summary.success_rate):
-        with pytest.raises(DataError, match="rollouts"):
-            read("rollout: env=Lift")
+    with pytest.raises(DataError, match="rollouts"):
+        summary.success_rate("rollout: env=Lift")
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_every_value_of_the_summary_is_the_runs(tmp_path: Path, world_size: int) -> None:
+def test_every_value_of_the_summary_is_the_runs(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for run, log in ((before, RESULTS.format(1, 0.0)), (after, LOG)):
         (run / "logs").mkdir(parents=True)
         (run / "logs" / "log.txt").write_text(log)
-    plan = {"mode": "ddp", "backend": "gloo", "world_size": world_size, "samples_per_step": 8}
+    plan = {"mode": "ddp", "backend": "gloo", "world_size": 2, "samples_per_step": 8}
     record = {"plan": plan, "learning_rates": [[0.1, 0.1]]}
     (after / "ddp.json").write_text(json.dumps(record))
     (after / "config.json").write_text(json.dumps({"experiment": {"rollout": {"n": 3}}}))
@@ -131,5 +127,4 @@ def test_every_value_of_the_summary_is_the_runs(tmp_path: Path, world_size: int)
     assert tuple(found) == summary.LIFT_KEYS
     assert (found["success_before"], found["success_after"]) == (0.0, 0.75)
     assert (found["first_loss"], found["last_loss"], found["steps"]) == (0.9, 0.1, 6)
-    shares = {"rank 0": 3} if world_size == 1 else {"rank 0": 2, "rank 1": 1}
-    assert found["episodes_per_rank"] == shares and found["seconds"] == {"training": 12.3}
+    assert found["episodes"] == 3 and found["seconds"] == {"training": 12.3}
