@@ -176,19 +176,6 @@ def test_lines_of_epochs_that_are_trained_again_are_removed(tmp_path):
     assert path.read_text().startswith('{"epoch": 1, "log": {"a": 2, "b": 1}')
 
 
-def test_a_config_that_the_host_overwrites_with_another_is_kept(tmp_path, capsys):
-    config, old = tmp_path / "config.json", tmp_path / "config.json.old"
-    config.write_text("before")
-    with running(tmp_path) as run:
-        resume.remember_config(run, tmp_path)
-        resume.keep_config(run)
-        assert not old.exists() and capsys.readouterr().out == ""
-        config.write_text("after")
-        resume.keep_config(run)
-    assert (config.read_text(), old.read_text()) == ("after", "before")
-    assert "config.json has changed" in capsys.readouterr().out
-
-
 def test_a_command_to_resume_comes_after_the_files_that_are_being_written(tmp_path, monkeypatch):
     """Until then there may be no state to resume from."""
     with running(tmp_path) as run:

@@ -251,30 +251,16 @@ def remember_config(run: _run.Run, directory: Path) -> None:
         run.resume.config_before = files.read_bytes(directory / "config.json")
 
 
-def keep_config(run: _run.Run) -> None:
-    """Main rank: keeps the run's config as config.json.old where the host has written another."""
-    before = run.resume.config_before
-    try:
-        changed = (
-            before is not None and files.read_bytes(run.output.directory / "config.json") != before
-        )
-    except OSError:
+def put_config_back(run: _run.Run) -> None:
+    """Main rank: writes config.json as it was before the host has overwritten it."""
+    if run.resume.config_before is None:
         return
-    if changed and write_config(run, "config.json.old"):
-        print_clean(
-            "config.json has changed; the run's config before is config.json.old in its folder"
-        )
-
-
-def write_config(run: _run.Run, name: str) -> bool:
-    """Main rank: writes the config that the run had under `name`; whether that could be done."""
+    path = run.output.directory / "config.json"
     try:
-        with atomic_files.atomic_open(run.output.directory / name, "wb") as file:
+        with atomic_files.atomic_open(path, "wb") as file:
             file.write(run.resume.config_before)
     except OSError as error:
-        warn(f"{run.output.directory / name} could not be written: {error}")
-        return False
-    return True
+        warn(f"{path} could not be written: {error}")
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], notes: Iterable[str]) -> Iterable[str]:

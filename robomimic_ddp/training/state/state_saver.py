@@ -60,8 +60,8 @@ class StateSaver:
             changes = main_rank.on_main(self._compare, saved, items)
             return self._restore(saved, changes)
         except RobomimicDDPError:
-            if group.is_main() and self.run.resume.config_before is not None:
-                resume.write_config(self.run, "config.json")
+            if group.is_main():
+                resume.put_config_back(self.run)
             raise
 
     def _compare(self, saved: dict[str, Any] | None, items: dict[str, Any] | None) -> list[str]:
@@ -97,8 +97,6 @@ class StateSaver:
         self.best = saved["best"]
         for line in [*resume.changes(run, self.model, saved, filter(None, notes)), *changes]:
             main_rank.say(line)
-        if group.is_main():
-            resume.keep_config(run)
         self.finished = saved["epoch"]
         return self.finished
 
