@@ -13,9 +13,7 @@ from __future__ import annotations
 import cProfile
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.errors import ConfigError
 from scripts.bench import turns
+from scripts.bench.ranks import Ranks
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
 from tests.hosts import apply, copy_host, environment
@@ -153,69 +151,37 @@ def train_by_hand(file: str, clock: Turns, **ddp_options: Any) -> None:
 
 
 class Team:
-    """The processes of one variant, until `stack` closes."""
+    """The ranks of one variant, until `stack` closes."""
 
     def __init__(self, bench: Bench, name: str, stack: ExitStack) -> None:
-        kind, option, ranks = VARIANTS[name]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        self._name, self._ranks = name, []
+        kind, option, count = VARIANTS[name]
         output = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=bench.folder)))
         config = make_config("bc", bench.data, output / "runs", bench.changes)
         job = {
             "config": str(write_config(output / "config.json", config)),
             "kind": kind,
             "option": option,
-            "profile": None,
         }
-        for rank in range(ranks):
+        self._ranks = Ranks(name, count, stack)
+        for rank in range(count):
             added = {"ROBOMIMIC_DDP_PRESET": option} if kind == OURS else {}
-            if ranks > 1:
-                added |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-                added |= {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-                added |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            if bench.profile and rank == 0:
-                job["profile"] = f"{bench.profile}.{name.replace(', ', '-')}"
-            # A file: warnings would fill a pipe.
-            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-            process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, "--work", json.dumps(job)],
-                env={**environment(bench.hosts[kind == OURS]), "USE_TF": "0", **added},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-            self._ranks.append((process, errors))
-            job["profile"] = None
-            stack.callback(process.wait)
-            stack.callback(process.stdin.close)
+            if count > 1:
+                added |= {"OMP_NUM_THREADS": "1", **self._ranks.launcher_variables(rank)}
+            is_profiled = bench.profile and rank == 0
+            job["profile"] = f"{bench.profile}.{name.replace(', ', '-')}" if is_profiled else None
+            variables = {**environment(bench.hosts[kind == OURS]), "USE_TF": "0", **added}
+            self._ranks.start([__spec__.name, "--work", json.dumps(job)], variables)
 
     def start(self) -> None:
-        """Returns when every rank is before its first step."""
-        self._answer()
+        """Return when every rank is before its first step."""
+        self._ranks.answers()
 
     def step(self, count: int) -> tuple[float, float]:
         """Return the seconds of a step over `count` steps, by the clock and by the processor: of
         the slowest rank.
         """
-        for process, _ in self._ranks:
-            process.stdin.write(f"{count}\n")
-            process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> tuple[float, float]:
-        clock, processor = zip(*(self._seconds(*rank) for rank in self._ranks))
+        clock, processor = zip(*self._ranks.ask(str(count)))
         return max(clock), max(processor)
-
-    def _seconds(self, process: subprocess.Popen, errors: Any) -> list[float]:
-        for line in process.stdout:  # skips what the host prints
-            if line.startswith("bench "):
-                return json.loads(line[len("bench ") :])
-        errors.seek(0)
-        text = errors.read().strip().splitlines() or ["no output"]
-        raise ConfigError(f"a process of {self._name} ended: {text[-1]}")
 
 
 class Bench:

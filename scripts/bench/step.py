@@ -13,13 +13,10 @@ import argparse
 import importlib.util
 import itertools
 import json
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from robomimic_ddp.config import env, options
 from robomimic_ddp.errors import ConfigError, OptionError
 from robomimic_ddp.terminal import table, width
 from scripts.bench import turns
+from scripts.bench.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WORKER = "scripts.bench.step_worker"
@@ -96,69 +94,39 @@ def on_ranks(count: int) -> tuple[Variant, ...]:
 
 
 class Team:
-    """The ranks of one variant: processes that take steps on request, until `stack` closes."""
+    """The ranks of one variant, which take steps on request, until `stack` closes."""
 
     def __init__(self, job: Job, variant: Variant, stack: ExitStack) -> None:
         self.variant = variant
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        self._ranks = [self._start(job, rank, port, stack) for rank in range(variant.ranks)]
+        self._ranks = Ranks(variant.label, variant.ranks, stack)
+        for rank in range(variant.ranks):
+            self._start(job, rank)
         self.parameters = self.samples = 0
 
     def meet(self) -> None:
         """Wait until the processes can take steps. Raises ConfigError if a rank has ended."""
-        first = self._answers()[0]
-        self.parameters, self.samples = first["parameters"], first["samples"] * len(self._ranks)
+        first = self._ranks.answers()[0]
+        self.parameters, self.samples = first["parameters"], first["samples"] * self.variant.ranks
 
-    def _start(self, job: Job, rank: int, port: str, stack: ExitStack) -> subprocess.Popen:
-        name, world, options = self.variant.name, str(self.variant.ranks), self.variant.options
+    def _start(self, job: Job, rank: int) -> None:
+        name, options = self.variant.name, self.variant.options
         added = {"OMP_NUM_THREADS": str(job.threads)}
         added |= {f"ROBOMIMIC_DDP_{key.upper()}": value for key, value in options.items()}
-        if name not in (HOST, OURS) or world != "1" or options.get("mode") == "ddp":
-            added |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
+        if name not in (HOST, OURS) or self.variant.ranks > 1 or options.get("mode") == "ddp":
+            added |= self._ranks.launcher_variables(rank)
             added |= {"GROUP_RANK": "0"} if name == FABRIC else {}  # else it starts ranks itself
-            added |= {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         else:
             added.setdefault("ROBOMIMIC_DDP_MODE", "single")
         launcher = ["robomimic_ddp", "run"] if name == OURS else []
         words = json.dumps({**asdict(job), "variant": name, "rank": rank})
-        # A file: a compiler's warnings would fill a pipe.
-        errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-        process = subprocess.Popen(
-            [sys.executable, "-m", *launcher, WORKER, words],
-            env={**env.child_environment([str(CHECKOUT)]), **added},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        process.bench_errors = errors
-        stack.callback(process.communicate)
-        stack.callback(process.kill)
-        return process
+        variables = {**env.child_environment([str(CHECKOUT)]), **added}
+        self._ranks.start([*launcher, WORKER, words], variables)
 
     def step(self, count: int, request: str = "time") -> list[dict[str, Any]]:
         """Time `count` steps on each rank, or "profile" them. Raises ConfigError if a rank has
         ended.
         """
-        for process in self._ranks:
-            with suppress(BrokenPipeError):  # its error follows
-                process.stdin.write(f"{request} {count}\n")
-                process.stdin.flush()
-        return self._answers()
-
-    def _answers(self) -> list[dict[str, Any]]:
-        return [self._answer(process) for process in self._ranks]
-
-    def _answer(self, process: subprocess.Popen) -> dict[str, Any]:
-        for line in process.stdout:  # skips what the host prints
-            if line.startswith("bench "):
-                return json.loads(line[len("bench ") :])
-        process.wait()
-        process.bench_errors.seek(0)
-        text = process.bench_errors.read().strip().splitlines() or ["no output"]
-        raise ConfigError(f"a process of {self.variant.label} ended: {text[-1]}")
+        return self._ranks.ask(f"{request} {count}")
 
 
 def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str, Any]]:
