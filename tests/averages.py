@@ -38,7 +38,8 @@ def build(mode: str, has_key: bool) -> nn.ModuleDict:
     torch.manual_seed(0)
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
     for name, net in nets.items():
-        options = parallel.ddp_options(Options(), net)
-        net = module_key.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        if mode != "single":
+            parallel.parallelise(net, mode, parallel.ddp_options(Options(), net), name)
+        net = module_key.accept_any_layout(net)
         nets[name] = module_key.ModuleKey(net) if has_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})

@@ -88,10 +88,7 @@ def forked(*entropy: int) -> Iterator[None]:
 
 def seed(*entropy: int) -> None:
     """Seeds the streams of torch (CPU, CUDA), numpy and Python: a function of `entropy`."""
-    word = int(np.random.SeedSequence([word % 2**64 for word in entropy]).generate_state(1)[0])
-    torch.manual_seed(word)
-    np.random.seed(word)
-    random.seed(word)
+    _seed_all(int(np.random.SeedSequence([word % 2**64 for word in entropy]).generate_state(1)[0]))
 
 
 def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
@@ -110,10 +107,13 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     if (seed - base) % 2**32 < _MOST_RANKS:
         base += _MOST_RANKS
-    rank_seed = (base + rank) % 2**32
-    torch.manual_seed(rank_seed)  # CPU and all CUDA devices
-    np.random.seed(rank_seed)
-    random.seed(rank_seed)
+    _seed_all((base + rank) % 2**32)
+
+
+def _seed_all(word: int) -> None:
+    torch.manual_seed(word)  # CPU and all CUDA devices
+    np.random.seed(word)
+    random.seed(word)
 
 
 @contextmanager

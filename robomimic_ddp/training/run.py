@@ -23,10 +23,9 @@ from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.planning.plan import RunPlan
 from robomimic_ddp.config.planning.settings import Settings
-from robomimic_ddp.distributed import atomic_files, group, main_rank, signals
+from robomimic_ddp.distributed import atomic_files, group, signals
 from robomimic_ddp.distributed.gradients import step_guard
 from robomimic_ddp.monitoring import pictures
-from robomimic_ddp.training import plan_summary
 from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
 
@@ -90,14 +89,6 @@ class Run:
         scaled = lr * self.lr_factor
         self.built.learning_rates.append((lr, scaled))
         return scaled
-
-    def describe(self, model: Any = None) -> str:
-        """Return the block that is printed once before training of the host's `model`."""
-        return "\n".join(plan_summary.lines(self, model))
-
-    def print_beginning(self) -> None:
-        """On the main rank: what is known before the host prints anything."""
-        main_rank.say(plan_summary.fitted("\n".join(plan_summary.beginning(self))))
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and

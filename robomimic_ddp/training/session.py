@@ -122,7 +122,7 @@ def begun(
     fine_tuning = not asks_to_resume and bool(ckpt_path or requested)
     with start(config, use_cuda, fine_tuning) as run:
         with entry_point.at_once(run.output.end):
-            run.print_beginning()
+            main_rank.say(plan_summary.fitted("\n".join(plan_summary.beginning(run))))
             resume.decide(config, run, asks_to_resume, can_resume)
         yield run
 
@@ -240,7 +240,8 @@ def _begin(run: _run.Run, model: Any, saver: StateSaver) -> tuple[Any, int | Non
 
 def _print_plan(run: _run.Run, model: Any) -> None:
     added_by_max = presets.added_by_max(run.settings)
-    plan_text = plan_summary.fitted("\n".join(filter(None, [run.describe(model), added_by_max])))
+    lines = filter(None, [*plan_summary.lines(run, model), added_by_max])
+    plan_text = plan_summary.fitted("\n".join(lines))
     main_rank.say(f"\n============= robomimic-ddp =============\n{plan_text}\n")
 
 

@@ -29,8 +29,8 @@ class Encoder(nn.Module):
 
 
 def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False):
-    """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every
-    rank.
+    """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode` unless that is
+    "single"; equal on every rank.
     """
     torch.manual_seed(seed)
     encoder = Encoder() if encoder_has_parameters else nn.Identity()
@@ -38,7 +38,7 @@ def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False)
     middle = nn.BatchNorm1d(8) if batch_norm else nn.Tanh()
     head = nn.Sequential(nn.Linear(width, 8), middle, nn.Linear(8, 4))
     parts = {"obs_encoder": encoder, "noise_pred_net": head}
-    for name, net in parts.items():
+    for name, net in parts.items() if mode != "single" else ():
         parallel.parallelise(net, mode, parallel.ddp_options(Options(), net), f"policy.{name}")
     nets = nn.ModuleDict({"policy": nn.ModuleDict(parts)})
     optimizer = torch.optim.AdamW(nets["policy"].parameters(), lr=1e-2)

@@ -32,6 +32,10 @@ def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
     return found
 
 
+def described(present: run.Run, model=None) -> str:
+    return "\n".join(plan_summary.lines(present, model))
+
+
 def config(**train):
     return {
         "train": {"num_epochs": 20, **train},
@@ -39,10 +43,9 @@ def config(**train):
     }
 
 
-def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
+def test_the_beginning_has_what_is_known_before_data_and_nets():
     present = run_of(config())
-    present.print_beginning()
-    title, *lines = capsys.readouterr().out.strip().splitlines()
+    title, *lines = "\n".join(plan_summary.beginning(present)).strip().splitlines()
     assert title == "============= robomimic-ddp: plan ============="
     assert lines[0].startswith("mode: DistributedDataParallel, 8 rank(s)")
     assert any("ddp.schedule=samples takes 1/8 of the steps" in line for line in lines)
@@ -55,7 +58,7 @@ def test_schedules_that_count_validation_batches_on_one_rank_are_named(every_bat
     settings["experiment"]["validate"] = validate
     rate = {"initial": 1e-4, "step_every_batch": every_batch}
     settings["algo"] = {"optim_params": {"policy": {"learning_rate": rate}}}
-    text = run_of(settings).describe()
+    text = described(run_of(settings))
     assert ("on one rank validation batches count, too" in text) == (every_batch and validate)
 
 
@@ -64,7 +67,7 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
         def isatty(self):
             return True
 
-    text = "\n".join(["\n=== plan ===", *run_of(config()).describe().splitlines(), ""])
+    text = "\n".join(["\n=== plan ===", *described(run_of(config())).splitlines(), ""])
     assert plan_summary.fitted(text) == text, "stdout is a file here"
     monkeypatch.setattr(sys, "__stdout__", Terminal())
     monkeypatch.setenv("COLUMNS", "60")
@@ -79,7 +82,7 @@ def test_every_decision_has_a_line():
     present = run_of(config(data=data), precision="bf16")
     present.scale_lr(1e-4)
     present.steps = Prepared("preset: fast (fused optimizer)")
-    lines = present.describe().splitlines()
+    lines = described(present).splitlines()
     for expected in (
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
         "devices: cuda:0 to cuda:3, 4 rank(s) on each of 2 node(s); gradients over NCCL",
@@ -104,40 +107,40 @@ def test_every_decision_has_a_line():
 )
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
-    assert f"memory: 6 parameters x {state} bytes" in present.describe()
+    assert f"memory: 6 parameters x {state} bytes" in described(present)
 
 
 def test_the_memory_of_fsdp_is_given_where_a_policy_is_large_or_sharded(monkeypatch):
     sharded = run_of(config(), mode="fsdp")
-    assert (
-        "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in sharded.describe()
+    assert "with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B" in described(
+        sharded
     )
     large = run_of(config())
     monkeypatch.setattr(plan_summary, "_SMALL_BYTES", 100)
-    assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in large.describe()
+    assert "ddp.mode=fsdp is worth it where DDP's is more than half of a GPU" in described(large)
 
 
 def test_the_number_of_steps():
-    text = run_of(config(), schedule="samples").describe()
+    text = described(run_of(config(), schedule="samples"))
     assert "20 epoch(s) of 12 or 13 step(s)" in text
     assert "ddp.schedule=samples: 100 -> 12 or 13 steps in an epoch, and over the run as" in text
     for same in ({"ranks": 1, "on_node": 1}, {"batch": "global", "ranks": 4}):
         for schedule in ("steps", "samples"):
-            text = run_of(config(), schedule=schedule, **same).describe()
+            text = described(run_of(config(), schedule=schedule, **same))
             assert "20 epoch(s) of 100 step(s)" in text and "ddp.schedule" not in text
 
 
 def test_what_is_not_known_has_no_line():
-    alone = run_of(ranks=1, on_node=1, gpus=0).describe().splitlines()
+    alone = described(run_of(ranks=1, on_node=1, gpus=0)).splitlines()
     assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers", "memory"]
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
-    assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear; by" in scaled.describe()
+    assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear; by" in described(scaled)
     scaled.resume.source = FoundRun(Path("runs"), "state")
     kept = (
         "learning rate: the saved one, since this run resumes; a new run would get 0.001 -> 0.002"
     )
-    assert kept in scaled.describe()
+    assert kept in described(scaled)
 
 
 def adam(lr, rates=()):
@@ -173,7 +176,7 @@ def test_optimizers_that_the_scaling_does_not_reach_are_named(rates, changes, te
     present = run_of(config(), **{"lr_scaling": "linear", **changes})
     present.scale_lr(1e-3)
     optimizers = {name: adam(first, rest) for name, (first, *rest) in rates.items()}
-    plan = present.describe(SimpleNamespace(optimizers=optimizers))
+    plan = described(present, SimpleNamespace(optimizers=optimizers))
     assert plan.count("does not reach") == (text is not None) and (text or "") in plan
 
 
@@ -184,7 +187,7 @@ def test_rates_that_a_checkpoint_has_set_are_not_judged():
         present.resume.by_host = True
         if is_scaled:
             present.scale_lr(5e-3)
-        assert (MISSED in present.describe(model)) != is_scaled
+        assert (MISSED in described(present, model)) != is_scaled
 
 
 def test_waiting_for_data_is_worth_a_line():
@@ -200,10 +203,10 @@ def test_a_prepared_set_is_named_with_its_pixels():
     )
     present = run_of(config(data=[]))
     present.built.loaders["train"] = SimpleNamespace(dataset=dataset)
-    assert "data: /data/x is prepared from y" in present.describe()
+    assert "data: /data/x is prepared from y" in described(present)
     assert (
         "warning: 1 record file(s) in /data/x, such as x-train.tfrecord-00009, are not listed"
-        in present.describe()
+        in described(present)
     )
 
 
@@ -217,7 +220,7 @@ class Faulty:
 def test_data_whose_length_fails_has_no_line_of_it():
     present = run_of(config(data=[]), ranks=1, on_node=1, gpus=0)
     present.built.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
-    assert "samples over all ranks" not in present.describe()
+    assert "samples over all ranks" not in described(present)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +243,7 @@ def test_samples_that_a_pass_leaves_out_are_counted(size, drop_last, text):
     present.built.loaders["train"] = ShardedLoader(
         torch.utils.data.DataLoader, {"dataset": range(size)}, sampler, 4, drop_last
     )
-    assert text in present.describe()
+    assert text in described(present)
 
 
 def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
@@ -249,4 +252,4 @@ def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
     for ranks, changes, times in ((8, {}, 1), (8, {"batched": False}, 0), (1, {}, 0)):
         present = run_of({"experiment": {"rollout": {**rollout, **changes}}}, ranks, min(ranks, 4))
         present.output.record = RunRecord(tmp_path, {})
-        assert present.describe().count(line) == times, (ranks, changes)
+        assert described(present).count(line) == times, (ranks, changes)

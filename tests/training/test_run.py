@@ -130,7 +130,7 @@ def test_the_learning_rate_is_scaled_for_algorithms_without_parallel_nets_too():
     assert run_of(1, "linear").scale_lr(1e-4) == 1e-4
     scaled = run_of(2, "linear")
     assert scaled.scale_lr(1e-4) == 2e-4
-    assert "learning rate: 0.0001 -> 0.0002 (x 2)" in scaled.describe()
+    assert scaled.built.learning_rates == [(1e-4, 2e-4)]
 
 
 def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):

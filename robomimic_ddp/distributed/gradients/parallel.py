@@ -180,7 +180,7 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
 def parallelise(
     net: nn.Module, mode: str, ddp_options: dict | None = None, name: str | None = None
 ) -> nn.Module:
-    """Returns `net` itself, made parallel in place; a no-op in mode "single".
+    """Returns `net` itself, made parallel in place by `mode`: ddp, dp or fsdp.
 
     `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when
     the net already contains or is a parallel object: gradients would be reduced twice or never.
@@ -192,8 +192,6 @@ def parallelise(
                 f"{type(module).__name__}. Expected a plain net: one inside another would reduce "
                 "gradients twice or never. Remove the inner wrapping."
             )
-    if mode == "single":
-        return net
     plain = type(net)
     # Name and module stay, so that print(model) shows what it always showed.
     net.__class__ = type(plain.__name__, (_ParallelMixin, plain), {"__module__": plain.__module__})

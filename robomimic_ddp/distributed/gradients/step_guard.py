@@ -28,23 +28,15 @@ class StepGuard:
         self.algo = algo
         self.steps = 0
         """Steps of any optimizer so far."""
-        self._acting = False
-        self._averaged: WeakSet[torch.optim.Optimizer] = WeakSet()
-
-    @contextmanager
-    def acting(self) -> Iterator[None]:
-        """For rollouts, ignores optimizers: each rank plays other episodes, and an optimizer that
+        self.acting = False
+        """In rollouts optimizers are ignored: each rank plays other episodes, and an optimizer that
         plans their actions belongs to that rank alone.
         """
-        self._acting = True
-        try:
-            yield
-        finally:
-            self._acting = False
+        self._averaged: WeakSet[torch.optim.Optimizer] = WeakSet()
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         """Raises WrapError at the first step of an optimizer whose gradients are this rank's."""
-        if self._acting:
+        if self.acting:
             return
         self.steps += 1
         if optimizer not in self._averaged:

@@ -16,7 +16,8 @@ def epoch(steps_of_rank: list[int], wait_of_rank: list[float], is_parallel: bool
     """On a rank: trains a net for a while; the merged log."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    parallel.parallelise(net, "ddp" if is_parallel else "single")
+    if is_parallel:
+        parallel.parallelise(net, "ddp")
     net(torch.randn(4, 64)).square().mean().backward()  # builds it
     reducers = [parallel.state_of(net)] if is_parallel else []
     timer = throughput.Pace()
