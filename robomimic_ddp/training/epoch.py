@@ -307,9 +307,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         if run.options.rollouts == "evaluate" and epoch is not None:
             run.progress.to_evaluate = epoch
             return OrderedDict(), OrderedDict()
-        guard = run.guard
-        ignored = contextlib.nullcontext() if guard is None else swapped(guard, "acting", True)
-        with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), ignored:
+        acting = contextlib.nullcontext() if run.guard is None else run.guard.acting()
+        with swapped(run.progress, "in_rollouts", True), run.weights_for_acting(), acting:
             why = _rollouts.why_on_main(run.config)
             result = _rollouts.split(rollout_with_stats, call, run.settings.seed, why)
         if run.output.pictures is not None and isinstance(result, tuple) and result:

@@ -16,7 +16,11 @@ from tests.hosts import ROOT
 PACKAGE = Path(robomimic_ddp.__file__).parent
 WITHOUT_RUN = ("cli.py", "commands/launch/", "config/monkeypatch.py")
 """These replace attributes in a process that trains no run: launchers, a command's import path."""
-OURS = {("accumulating", "training/step/accumulation.py"), ("in_rollouts", "training/epoch.py")}
+OURS = {
+    ("accumulating", "training/step/accumulation.py"),
+    ("in_rollouts", "training/epoch.py"),
+    ("_acting", "distributed/gradients/step_guard.py"),
+}
 """Attributes of the package's own objects."""
 
 

@@ -6,13 +6,14 @@ torch calls it before each step of any optimizer, so it need not know where a ho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.distributed.gradients import optimizer_ddp
 from robomimic_ddp.errors import WrapError
@@ -28,15 +29,18 @@ class StepGuard:
         self.algo = algo
         self.steps = 0
         """Steps of any optimizer so far."""
-        self.acting = False
-        """In rollouts optimizers are ignored: each rank plays other episodes, and an optimizer that
+        self._acting = False
+        self._averaged: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    def acting(self) -> AbstractContextManager[None]:
+        """For rollouts, ignores optimizers: each rank plays other episodes, and an optimizer that
         plans their actions belongs to that rank alone.
         """
-        self._averaged: WeakSet[torch.optim.Optimizer] = WeakSet()
+        return swapped(self, "_acting", True)
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         """Raises WrapError at the first step of an optimizer whose gradients are this rank's."""
-        if self.acting:
+        if self._acting:
             return
         self.steps += 1
         if optimizer not in self._averaged:
