@@ -402,6 +402,17 @@ def test_units_are_modules_that_are_called():
     assert fsdp_units.units(many) == [*many[::2]], "no part has a hundredth"
 
 
+def test_a_small_part_that_is_called_past_is_no_unit():
+    net = Past()
+    net.rest = nn.Sequential(*(nn.Linear(6, 6) for _ in range(40)))
+    assert fsdp_units.units(net)[:2] == [*net.parts["inner"]]
+    names = {"nn": nn}
+    exec("class Unknown(nn.Sequential):\n    def forward(self, x): return x", names)
+    unknown = names["Unknown"](*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(9)))
+    parts = [part[0] for part in unknown]
+    assert fsdp_units.units(unknown) == parts, "its source cannot be read: it may call past them"
+
+
 @pytest.mark.parametrize("blocks, units", [(3, 6), (4, 4)])
 def test_a_quarter_of_a_net_is_a_unit_and_a_third_is_not(blocks, units):
     two = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(blocks)]

@@ -12,6 +12,7 @@ from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.gradients import fsdp, parallel
+from robomimic_ddp.errors import WrapError
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_FSDP
@@ -164,12 +165,30 @@ def averages_beside_a_plain_net() -> tuple:
     weight = algo.ema_nets["frozen"].weight
     with fsdp.whole(algo, acting=True):
         is_there = algo.ema_nets["frozen"].weight is weight
-    return is_there, [fsdp.is_sharded(p) for p in averages], any(p.requires_grad for p in averages)
+        assert fsdp.is_sharded(algo.nets), "which do not act"
+        whole = list(algo.ema_nets.parameters())
+    needs_gradients = any(p.requires_grad for p in [*averages, *whole])
+    return is_there, [fsdp.is_sharded(p) for p in averages], needs_gradients
 
 
 def test_averages_of_nets_that_are_not_parallel_stay_whole(ranks):
     expected = (True, [True] * 6 + [False] * 2, False)
     assert ranks.run(averages_beside_a_plain_net) == [expected] * 2
+
+
+def whole_and_back() -> tuple[bool, bool]:
+    """Whether weights are whole before a net is called, and in parts afterwards."""
+    algo, net, _ = scaled_algo(SHARDED)
+    algo.nets.eval()
+    with fsdp.whole(algo):
+        is_whole = not fsdp.is_sharded(algo.nets)
+    with pytest.raises(WrapError, match="policy.noise_pred_net was called in eval"):
+        net(torch.ones(2, 6))
+    return is_whole, all(fsdp.is_sharded(p) for p in algo.nets.parameters())
+
+
+def test_weights_are_whole_for_validation_alone(ranks):
+    assert ranks.run(whole_and_back) == [(True, True)] * 2
 
 
 def trained_outside() -> None:
