@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import lone_scripts
 from robomimic_ddp.patches.host.hosts import Host
@@ -48,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         add(f"--{word}", **listed, help=f"{what}: {_EDIT_HELP}")
     if command == "apply":
         add("--check", action="store_true", help="exit 1 unless all is applied; write nothing")
-        what = "commit the edits on the new git branch NAME; PATH must be a clean git checkout"
-        add("--branch", metavar="NAME", help=what)
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
@@ -120,25 +118,13 @@ def _diff(args: argparse.Namespace) -> int:
 def _apply(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import engine
 
-    if args.branch is not None and args.check:
-        raise UsageError("--branch makes a commit; --check writes nothing.")
     host = lone_scripts.find_host(args.path)
-    if args.branch is not None:
-        from robomimic_ddp.patches import branch
-
-        branch.require_new(host, args.branch)
     examination, fixers = _examine(host, args)
     if examination.blocked:
         return _refuse(examination)
     if not args.check:
         record.clean(host)
     if not examination.patches:
-        if args.branch is not None:
-            raise PatchError(
-                f"{host.package}: every edit is in place already, so there is nothing to commit. "
-                "No branch was made. `robomimic-ddp revert` restores the originals; then run this "
-                "again."
-            )
         if not args.check:
             try:  # the user may have added or removed lines of ours
                 record.apply(examination)
@@ -159,17 +145,11 @@ def _apply(args: argparse.Namespace) -> int:
     path = "" if args.path is None else f" {shlex.quote(args.path)}"
     originals = _originals(examination)
     what = "them" if len(originals) > 1 else "it"
-    where, back = "", f"Take {what} back with `robomimic-ddp revert{path}`"
-    if args.branch is None:
-        record.apply(examination)
-    else:
-        commit = branch.commit(examination, args.branch, branch.message(after, fresh))
-        where = f" in commit {commit} on the new branch {args.branch}"
-        back = "Leave the branch with `git switch -`"
+    record.apply(examination)
     table = report.table(after, fresh, width(), absent=False)
     print_clean(f"host: {host.package}\n\n{table}\n")
     say(
-        f"{_counted(originals)}{where}. {back}; "
+        f"{_counted(originals)}. Take {what} back with `robomimic-ddp revert{path}`; "
         f"`robomimic-ddp status{path}` also lists what this host does not have."
     )
     if host.is_installed:

@@ -62,24 +62,19 @@ def apply(examination: Examination) -> None:
     """Write the patches of an examination without problems, and the record before them. Without
     patches only the record is written, if the user has added or removed lines of ours.
     """
-    write_all(changes(examination))
-
-
-def changes(examination: Examination) -> list[Change]:
-    """Return what `apply` writes."""
     assert not examination.blocked, "a blocked examination must not be written"
     host = examination.host
     written = host.read(NAME)
     before = load(host.package)
     entries = _updated(before, examination)
     if not examination.patches and entries == before:
-        return []
-    writes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
+        return
+    changes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
     for patch in examination.patches:
         path = host.target(patch.path)
         mode = _mode_of_neighbour(path) if patch.before is None else None
-        writes.append(Change(path, patch.before, patch.after, mode))
-    return writes
+        changes.append(Change(path, patch.before, patch.after, mode))
+    write_all(changes)
 
 
 def revert(host: Host, force: bool = False, only: Container[str] | None = None) -> Reverted:

@@ -41,8 +41,6 @@ def write_all(changes: Sequence[Change]) -> None:
     has saved a file since it was read: every file is then as it was, with that edit, or the message
     says which is not.
     """
-    if not changes:
-        return
     for change in changes:
         _require_writable(change.path)
     staged = [_Staged(change) for change in changes]
@@ -132,7 +130,7 @@ class _Staged:
             self.is_removed = True
 
     def _require_unchanged(self) -> None:
-        if content(self.target) != self.change.before:
+        if _content(self.target) != self.change.before:
             raise OSError(
                 "another program has saved it since it was read. Save your work, then run the "
                 "command again"
@@ -143,7 +141,7 @@ class _Staged:
         is_replaced = self.new is not None and not self.new.exists()
         if not (is_replaced or self.is_removed):
             return ""
-        if content(self.target) != self.change.after:
+        if _content(self.target) != self.change.after:
             return f"{self.change.path} has the new contents, edited since{self._keep()}"
         try:
             if self.former is None:
@@ -188,7 +186,7 @@ def _require_writable(path: Path) -> None:
             )
 
 
-def content(path: Path) -> bytes | None:
+def _content(path: Path) -> bytes | None:
     """Return the bytes of a file; None where there is none."""
     try:
         return files.read_bytes(path)

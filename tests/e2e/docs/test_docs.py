@@ -22,7 +22,6 @@ from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
 from tests.e2e.docs.pages import DOCS, MADE, PAGES, TEXTS, commands, program_of
 from tests.hosts import FINISHED, ROOT, Host, copy_host, python, require_clean, torchrun
-from tests.patches.support import commit_all, git
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NOT_RUN = (
@@ -168,9 +167,6 @@ def home(tmp_path: Path) -> Path:
     host = copy_host(tmp_path / "host").folder
     for name in ("droid_policy_learning", "my_fork", "robomimic", "my_robomimic"):
         shutil.copytree(host, tmp_path / name)
-    commit_all(tmp_path / "my_robomimic")
-    for setting in ("user.name", "user.email"):
-        git(tmp_path / "my_robomimic", "config", setting, "t@localhost")
     nets = {"policy.obs_encoder.module.weight": torch.zeros(2)}
     known = {"algo_name": "x", "config": '{"algo_name": "x"}', "shape_metadata": {}}
     for name in ("last", "epoch_80", "epoch_90", "epoch_100"):

@@ -16,7 +16,7 @@ CHOICE = ["--with", "--without"]
 FLAGS = {
     "status": ["[PATH]", *CHOICE],
     "diff": ["[PATH]", *CHOICE],
-    "apply": ["[PATH]", *CHOICE, "--check", "--branch"],
+    "apply": ["[PATH]", *CHOICE, "--check"],
     "revert": ["[PATH]", "--force"],
     "inspect-data": ["[path]", "--output", "--episodes", "--config", "--json"],
     "run": ["PROGRAM ...", *CHOICE, "--host"],
