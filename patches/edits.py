@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import libcst as cst
 
 from robomimic_ddp.patches.outcomes import Found, Unrecognised
 from robomimic_ddp.patches.syntax.imports import dotted
-from robomimic_ddp.patches.syntax.source import Edit, Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, children, walk
 
 Definition = cst.FunctionDef | cst.ClassDef
 
@@ -48,6 +48,20 @@ def last_names(source: Source, call: cst.Call) -> set[str]:
     return {name.rpartition(".")[2] for name in source.names(call.func)}
 
 
+def names_in(*nodes: cst.CSTNode) -> set[str]:
+    """Return the names at or under `nodes`, those of attributes and keywords too."""
+    return {name.value for node in nodes for name in walk(node, cst.Name)}
+
+
+def references(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield names and whole chains of attributes: `torch.nn.DataParallel`, without its `torch`."""
+    if dotted(node):
+        yield node
+    else:
+        for child in [node.value] if isinstance(node, cst.Attribute) else children(node):
+            yield from references(child)
+
+
 def argument(call: cst.Call, position: int, keyword: str) -> cst.BaseExpression | None:
     """Return the value given to a parameter by position or by keyword, or None."""
     for index, arg in enumerate(call.args):
@@ -80,6 +94,22 @@ def keyword(name: str, value: str) -> cst.Arg:
 def api_name(source: Source, function: str) -> cst.Attribute:
     """`DDPUtils.<function>` under the alias of this file."""
     return cst.Attribute(cst.Name(source.alias), cst.Name(function))
+
+
+def extended(call: cst.Call, arguments: Sequence[cst.Arg]) -> cst.Call:
+    """Return the call with further arguments, laid out as those it has: one a line, or all on
+    one.
+    """
+    if not call.args:
+        return call.with_changes(args=arguments)
+    between = call.args[0].comma
+    if len(call.args) == 1:
+        between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    last = call.args[-1]
+    *added, end = (argument.with_changes(comma=between) for argument in arguments)
+    end = end.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    joined = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return call.with_changes(args=[*call.args[:-1], joined, *added, end])
 
 
 def decorate(source: Source, node: Definition, decorator: str) -> Edit | Definition:

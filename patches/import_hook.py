@@ -48,7 +48,7 @@ class EditingFinder(MetaPathFinder):
         # A file may be a link, also to one outside the package.
         self._patches = {(host.package / it.path).resolve(): it for it in examination.patches}
         self._added = {
-            _module_name(host.package.name, patch.path): host.package / patch.path
+            host.module(patch.path): host.package / patch.path
             for patch in examination.patches
             if patch.before is None
         }
@@ -84,11 +84,11 @@ class EditingFinder(MetaPathFinder):
 def install(examination: Examination) -> EditingFinder:
     """Edits later imports. Warns (RuntimeWarning) of modules imported before, left unedited."""
     assert not examination.blocked, "a blocked examination must not be put in force"
-    package = examination.host.package
+    host = examination.host
     for patch in examination.patches:
-        name = _module_name(package.name, patch.path)
+        name = host.module(patch.path)
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file and Path(file).resolve() == (package / patch.path).resolve():
+        if file and Path(file).resolve() == (host.package / patch.path).resolve():
             warnings.warn(
                 f"{name} was imported before robomimic-ddp could edit it, so its edits have no "
                 "effect. Import robomimic only after the edits are in force.",
@@ -98,9 +98,3 @@ def install(examination: Examination) -> EditingFinder:
     finder = EditingFinder(examination)
     sys.meta_path.insert(0, finder)
     return finder
-
-
-def _module_name(package: str, path: str) -> str:
-    """utils/log_utils.py of robomimic is robomimic.utils.log_utils."""
-    parts = [package, *Path(path).with_suffix("").parts]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

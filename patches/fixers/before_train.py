@@ -5,6 +5,7 @@ makes the run directory and writes files there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -13,6 +14,7 @@ from robomimic_ddp.patches.edits import (
     calls,
     decorate,
     definition,
+    extended,
     keyword,
     last_names,
     run_epoch_calls,
@@ -92,16 +94,7 @@ def _simulators(source: Source, module: cst.Module) -> Iterator[Found]:
             )
             yield unrecognised(source, call, why, blocks=False)
         else:
-            yield Edit(call, _distributed)
-
-
-def _distributed(call: cst.Call) -> cst.Call:
-    *earlier, last = call.args or (None,)
-    added = keyword("distributed", "True")
-    if last is None:
-        return call.with_changes(args=[added])
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return call.with_changes(args=[*earlier, last.with_changes(comma=comma), added])
+            yield Edit(call, partial(extended, arguments=[keyword("distributed", "True")]))
 
 
 FIXERS = {

@@ -10,6 +10,7 @@ import libcst as cst
 from robomimic_ddp.patches.edits import (
     argument,
     calls,
+    names_in,
     rename,
     run_epoch_calls,
     unrecognised,
@@ -58,30 +59,26 @@ def _reaches_epochs(train: cst.FunctionDef, variables: Iterable[cst.CSTNode]) ->
         return True
     assigned = [
         (
-            _names(assign.value),
-            {name for target in assign.targets for name in _names(target.target)},
+            names_in(assign.value),
+            names_in(*(target.target for target in assign.targets)),
         )
         for assign in walk(train, cst.Assign)
     ]
     assigned += [
-        (_names(*call.args), _names(call.func.value))
+        (names_in(*call.args), names_in(call.func.value))
         for call in walk(train, cst.Call)
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ADDS
     ]
-    names, added = set(), {name for variable in variables for name in _names(variable)}
+    names, added = set(), names_in(*variables)
     while not added <= names:
         names |= added
         added = {name for of, to in assigned if of & names for name in to}
-    return any(names & _names(arg) for call in run_epoch_calls(train) for arg in call.args)
-
-
-def _names(*nodes: cst.CSTNode) -> set[str]:
-    return {name.value for node in nodes for name in walk(node, cst.Name)}
+    return any(names & names_in(arg) for call in run_epoch_calls(train) for arg in call.args)
 
 
 def _purpose(nodes: Iterable[cst.CSTNode]) -> str:
     """ "train", "valid", or "" where the names contradict or do not tell."""
-    names = [name.value for node in nodes for name in walk(node, cst.Name)]
+    names = names_in(*nodes)
     is_valid, is_train = any(map(VALID.search, names)), any(map(TRAIN.search, names))
     return "" if is_valid == is_train else "valid" if is_valid else "train"
 

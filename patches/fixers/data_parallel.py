@@ -10,10 +10,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import api_calls, api_name, argument, calls, keyword, unrecognised
+from robomimic_ddp.patches.edits import (
+    api_calls,
+    api_name,
+    argument,
+    calls,
+    keyword,
+    references,
+    unrecognised,
+)
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.syntax.imports import dotted
-from robomimic_ddp.patches.syntax.source import Edit, Source, children, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 DATA_PARALLEL = (
     "torch.nn.DataParallel",
@@ -29,7 +36,7 @@ def find(source: Source, module: cst.Module) -> Iterator[Found]:
         if argument(call, 0, "module") is None:
             yield unrecognised(source, call, "DataParallel is called without a net")
     accounted = {call.func for call in wrappings} | _makes_no_net(source)
-    for reference in _references(module):
+    for reference in references(module):
         if reference not in accounted and source.resolves(reference, *DATA_PARALLEL):
             why = "DataParallel is subclassed, stored or passed on, not called"
             yield unrecognised(source, reference, why)
@@ -61,16 +68,7 @@ def _makes_no_net(source: Source) -> set[cst.CSTNode]:
     """Mentions of the class in imports and in isinstance tests."""
     nodes = [*walk(source.module, cst.Import), *walk(source.module, cst.ImportFrom)]
     nodes += calls(source, source.module, "builtins.isinstance")
-    return {reference for node in nodes for reference in _references(node)}
-
-
-def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield names and whole chains of attributes: `torch.nn.DataParallel`, without its `torch`."""
-    if dotted(node):
-        yield node
-    else:
-        for child in children(node):
-            yield from _references(child)
+    return {reference for node in nodes for reference in references(node)}
 
 
 FIXER = Fixer(

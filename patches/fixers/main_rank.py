@@ -12,6 +12,7 @@ from robomimic_ddp.patches.edits import (
     argument,
     calls,
     definition,
+    names_in,
     rename,
     renamed,
     text_of,
@@ -57,7 +58,7 @@ def _file_operations(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     for call in source.calls(train):
         if not (source.resolves(call.func, *FILE_OPERATIONS) or _makes_folder(source, call)):
             continue
-        if not any(name.value == VIDEOS for arg in call.args for name in walk(arg, cst.Name)):
+        if VIDEOS not in names_in(*call.args):
             yield wrap(source, call.func, "main_rank_only")
 
 
@@ -104,7 +105,7 @@ def _single_calls(train: cst.FunctionDef) -> dict[cst.BaseExpression, cst.Simple
     where the name that a with statement would give the file is taken.
     """
     lines: dict[cst.BaseExpression, cst.SimpleStatementLine] = {}
-    if any(name.value == FILE for name in walk(train, cst.Name)):
+    if FILE in names_in(train):
         return lines
     for line in walk(train, cst.SimpleStatementLine):
         match line.body:

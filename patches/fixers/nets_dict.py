@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import api_calls, calls, key_of, text_of, unrecognised, wrap
+from robomimic_ddp.patches.edits import (
+    api_calls,
+    calls,
+    key_of,
+    names_in,
+    text_of,
+    unrecognised,
+    wrap,
+)
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL, keyed_calls
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.syntax.imports import dotted
@@ -85,7 +93,7 @@ def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
     for assign in walk(_scope(source, module_dict), cst.Assign):
         if _in_data_parallel(source, assign.value) and not _holds(assign.value, module_dict):
             for target in (target.target for target in assign.targets):
-                names |= _names(target) if isinstance(target, (cst.Name, cst.Tuple)) else set()
+                names |= names_in(target) if isinstance(target, (cst.Name, cst.Tuple)) else set()
     return names
 
 
@@ -96,9 +104,9 @@ def _around(
     scope, names = _scope(source, module_dict), {"nets"}
     for assign in walk(scope, cst.Assign):
         if _holds(assign.value, module_dict):
-            names |= _names(*assign.targets) - {"self"}
+            names |= names_in(*assign.targets) - {"self"}
     for call in _in_data_parallel(source, scope) if bare else ():
-        if names & _names(*call.args[:1]) and not _holds(module_dict, call):
+        if names & names_in(*call.args[:1]) and not _holds(module_dict, call):
             return call
     return None
 
@@ -114,10 +122,6 @@ def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
         function for function in walk(source.module, cst.FunctionDef) if _holds(function, node)
     ]
     return functions[-1] if functions else source.module
-
-
-def _names(*nodes: cst.CSTNode) -> set[str]:
-    return {name.value for node in nodes for name in walk(node, cst.Name)}
 
 
 def _holds(node: cst.CSTNode, inner: cst.CSTNode) -> bool:

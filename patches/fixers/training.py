@@ -27,7 +27,7 @@ def _loop(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`for epoch in range(...)`, the outermost loop that calls `run_epoch`, becomes `for epoch in
     DDPUtils.epochs(range(...), model)` with the model that `run_epoch` is given.
     """
-    loop = next((loop for loop in walk(train, cst.For) if any(run_epoch_calls(loop))), None)
+    loop = _epoch_loop(train)
     if loop is None:
         where = next(run_epoch_calls(train), train)
         why = "train() has no `for epoch in ...` loop that calls run_epoch"
@@ -48,7 +48,7 @@ def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     None)`: before the epoch loop, outside of any condition (a host's own `if resume:` stays).
     So do further ones of a host, which the loop sets as `top_n = updated_stats["top_n"]`.
     """
-    loop = next((loop for loop in walk(train, cst.For) if any(run_epoch_calls(loop))), None)
+    loop = _epoch_loop(train)
     names = {*BEST, *_kept_by(loop)}
     for statement in train.body.body:
         if statement is loop:
@@ -61,6 +61,10 @@ def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
                     yield assign
                 elif name in names:
                     yield put_after(source, assign.value, "restored", f'"{name}"')
+
+
+def _epoch_loop(train: cst.FunctionDef) -> cst.For | None:
+    return next((loop for loop in walk(train, cst.For) if any(run_epoch_calls(loop))), None)
 
 
 def _kept_by(loop: cst.For | None) -> Iterator[str]:

@@ -7,10 +7,11 @@ Off by default, because it changes the net that hosts train whatever the config 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import argument, keyword, last_names, unrecognised
+from robomimic_ddp.patches.edits import argument, extended, keyword, last_names, unrecognised
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
@@ -28,7 +29,8 @@ def find(source: Source, module: cst.Module) -> Iterator[Found]:
             why = "the net's arguments are unpacked from something not seen here"
             yield unrecognised(source, call, why)
         missing = [name for name, at in POSITIONS.items() if not argument(call, at, name)]
-        yield Edit(call, _extended(missing)) if missing else call
+        added = [keyword(name, f"self.algo_config.unet.{name}") for name in missing]
+        yield Edit(call, partial(extended, arguments=added)) if missing else call
 
 
 def _methods(module: cst.Module) -> Iterator[cst.FunctionDef]:
@@ -36,27 +38,6 @@ def _methods(module: cst.Module) -> Iterator[cst.FunctionDef]:
     for statement in module.body:
         if isinstance(statement, cst.ClassDef) and statement.name.value != UNET:
             yield from (item for item in statement.body.body if isinstance(item, cst.FunctionDef))
-
-
-def _extended(names: list[str]):
-    """Adds further arguments to a call, laid out as those it has: one a line, or all on one."""
-    added = [keyword(name, f"self.algo_config.unet.{name}") for name in names]
-
-    def change(call: cst.Call) -> cst.Call:
-        if not call.args:
-            return call.with_changes(args=added)
-        first, last = call.args[0], call.args[-1]
-        between = first.comma
-        if len(call.args) == 1:
-            between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        arguments = [arg.with_changes(comma=between) for arg in added]
-        arguments[-1] = arguments[-1].with_changes(
-            comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
-        )
-        joined = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
-        return call.with_changes(args=[*call.args[:-1], joined, *arguments])
-
-    return change
 
 
 FIXER = Fixer(

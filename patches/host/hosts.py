@@ -90,9 +90,8 @@ class Host:
     @property
     def needs_another_name(self) -> bool:
         """Whether it is a copy of robomimic under another name: no import finds it."""
-        if self.scripts or self.package.name == "robomimic":
-            return False
-        return "robomimic" in self._imported and self.package.name not in self._imported
+        imports_it = "robomimic" in self._imported and self.package.name not in self._imported
+        return imports_it and not self.scripts
 
     @cached_property
     def _imported(self) -> set[str]:
@@ -113,6 +112,11 @@ class Host:
         except UsageError:
             return None
         return Host(package, git_root(package) or package.parent)
+
+    def module(self, path: str) -> str:
+        """Return the name by which a file is imported, such as "robomimic.scripts.train"."""
+        parts = path.removesuffix(".py").split("/")
+        return ".".join([self.package.name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
     def target(self, path: str) -> Path:
         """Return the file that `path` (relative to the package) is or links to, absolute. Raises

@@ -76,7 +76,7 @@ def find(host: Host) -> list[Entry]:
     for path, data in sources.items():
         if path in scripts or _MAY_TRAIN.search(data):
             entries += trainers(path, parsed(data))
-    functions = {_module(host, entry.path): entry for entry in entries if entry.function}
+    functions = {host.module(entry.path): entry for entry in entries if entry.function}
     modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
     pattern = rb"^(?=.*\b(from|import)\b).*\b(%s)\b" % os.fsencode(modules)
     imports = re.compile(pattern, re.MULTILINE)
@@ -242,12 +242,6 @@ def _definition(host: Host, target: str) -> tuple[str, ast.FunctionDef] | None:
     return None
 
 
-def _module(host: Host, path: str) -> str:
-    """Return the name by which the file is imported, such as "robomimic.scripts.train"."""
-    parts = path.removesuffix(".py").split("/")
-    return ".".join([host.package.name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
-
-
 def _package(host: Host, path: str) -> str:
     """Return the package that the file's relative imports start from ("robomimic.scripts")."""
     return ".".join([host.package.name, *path.split("/")[:-1]])
@@ -275,8 +269,5 @@ def _is_function(node: ast.stmt, name: str) -> bool:
 
 def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
     """Return the function of that name at top level: the last one, as Python sees it."""
-    last = None
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            last = node
-    return last
+    functions = [node for node in tree.body if _is_function(node, name)]
+    return functions[-1] if functions else None
