@@ -5,6 +5,8 @@ In EDITS each change is written as <<before|after>>, and our import as the line 
 
 from __future__ import annotations
 
+from tests.fixers.support import IMPORT
+
 TRAIN = "def train(config, device):\n"
 SAVE = "def save_model(model, ckpt_path):\n"
 RATES = "def optimizer_from_optim_params(net_optim_params, net):\n"
@@ -31,6 +33,12 @@ KEEP_KEYS = (
 )
 DIRECTORY = "    log_dir, *_ = TrainUtils.get_exp_dir(config)\n"
 SCALE = "    config.train.data = scale(config, log_dir)\n"
+CLOCK = f"import datetime, time, timeit\n@@\n{TRAIN}    last = time.time()\n"
+TIMED = CLOCK.replace("@@\n", "")
+DEVICES = "device_ids=list(range(0,torch.cuda.device_count()))"
+PARALLEL = "DDPUtils.parallel(net, module_key=True)"
+NETS = "import torch\nimport torch.nn as nn\n"
+MAIN_PATCHED = f"{IMPORT}\n\n@DDPUtils.entry_point(api_version=1)\n{MAIN}"
 
 
 def writer(line: str) -> str:
@@ -47,6 +55,45 @@ def get_torch_device(try_to_use_cuda):
     else:
         device = torch.device("cpu")
     return device
+"""
+
+
+def nets(encoder: str, net: str, name: str = "nets") -> str:
+    return f"{name} = nn.ModuleDict({{'obs_encoder': {encoder}, 'noise_pred_net': {net}}})\n"
+
+
+def parallel(net: str) -> str:
+    return f"<<{net}|DDPUtils.parallel({net})>>"
+
+
+A, B, C, D = map(parallel, "abcd")
+
+
+def way_around(value: str) -> str:
+    return f"    try:\n        commit = {value}\n    except Exception:\n        commit = None\n"
+
+
+AROUND = "".join(
+    map(
+        way_around,
+        (
+            'git.Repo(".").head.commit.hexsha',
+            'setproctitle.setproctitle("robomimic")',
+            "setup_logging()",
+            "TrainUtils.get_exp_dir(args)",
+        ),
+    )
+)
+
+
+def failing(kind: str = " Exception as e", last: str = "") -> str:
+    """The end of a main() whose handler keeps the error; `last`: the handler's last line."""
+    return f"""    message = "finished run successfully!"
+    try:
+        train(config, device=device)
+    except{kind}:
+        message = "run failed with error:\\n{{}}".format(traceback.format_exc())  # shown below
+{last}    print(message)
 """
 
 
@@ -73,6 +120,32 @@ def save_model(model, ckpt_path):
     _safe_save(params={"model": model}, path=ckpt_path)
 """,
     ],
+    "clock_decision": [
+        f"{CLOCK}    {body}\n"
+        for body in (
+            # The checkpoint every n seconds.
+            """if config.save.enabled:
+        time_check = (config.save.every_n_seconds is not None) and \\
+            <<|DDPUtils.agree>>(time.time() - last > config.save.every_n_seconds)
+        epoch_check = epoch % 2 == 0""",
+            *(  # What is more than configuration is agreed on, too.
+                f"check = <<|DDPUtils.agree(>>{first} and (time.time() - last > config.n)<<|)>>"
+                for first in ("every", "not should_save", "config.enabled and due", "f(config)")
+            ),
+            *(
+                f"if <<|DDPUtils.agree(>>{clock}() > end<<|)>>:\n        pass"
+                for clock in ("timeit.default_timer", "time.process_time", "datetime.datetime.now")
+            ),
+            "if a:\n        f\n    elif <<|DDPUtils.agree(>>not time.time() < t<<|)>>:\n        g",
+            "while <<|DDPUtils.agree(>>time.monotonic() < limit<<|)>>:\n        pass",
+            "if config.a and(<<|DDPUtils.agree(>>time.time() - last > limit<<|)>>):\n        pass",
+            "spent = time.time() - last\n    due = <<|DDPUtils.agree(>>spent > limit<<|)>>",
+            "spent += time.time() - last\n    if <<|DDPUtils.agree(>>spent > 9<<|)>>:\n        f",
+            "spent: float = time.time() - last\n"
+            "    due: bool = <<|DDPUtils.agree(>>spent > limit<<|)>>",
+            "late = <<|DDPUtils.agree(>>time.time() > end<<|)>>\n    if late == True:\n        f",
+        )
+    ],
     "copyfile": [
         "from shutil import copyfile as cp\n"
         f"@@\n{TRAIN}    <<cp|DDPUtils.copyfile>>(latest_path, backup_path)  # keep\n",
@@ -94,6 +167,59 @@ def save_model(model, ckpt_path):
     "cuda_device": [
         device(f"<<torch.device({name})|DDPUtils.cuda_device()>>")
         for name in ("'cuda'", '"cuda:1"')
+    ],
+    "data_parallel": [
+        *(
+            f"{imports}@@\nnet = <<{name}(net, {DEVICES})|{PARALLEL}>>\n"
+            for imports, name in (
+                ("from torch import nn\n", "nn.DataParallel"),
+                ("from torch.nn.parallel import DataParallel as DP\n", "DP"),
+                ("import torch.nn.parallel.data_parallel as P\n", "P.DataParallel"),
+            )
+        ),
+        *(
+            f"import torch\n@@\nnet = <<torch.nn.DataParallel{call}|{made}>>\n"
+            for call, made in (
+                ("(device_ids=[0, 1], module=net)", PARALLEL),
+                ("(net, [0, 1])", PARALLEL),
+                ("(net).cuda()", f"{PARALLEL}.cuda()"),
+                (
+                    "(make(a, b), dim=0) if several else net",
+                    "DDPUtils.parallel(make(a, b), module_key=True) if several else net",
+                ),
+                (
+                    "(torch.nn.DataParallel(net))",
+                    f"DDPUtils.parallel({PARALLEL}, module_key=True)",
+                ),
+            )
+        ),
+        # Nested ModuleDicts.
+        f"""{NETS}@@
+
+nets = nn.ModuleDict({{
+    'policy': nn.ModuleDict({{
+        'obs_encoder': <<torch.nn.parallel.DataParallel(net, {DEVICES})|{PARALLEL}>>,   # comment
+        'noise_pred_net': <<torch.nn.parallel.DataParallel(net, {DEVICES})|{PARALLEL}>>
+    }})
+}})
+nets = nets.float().to(device)
+""",
+        # Broken over lines by a formatter.
+        """import torch
+@@
+
+nets = {
+    "obs_encoder": <<torch.nn.parallel.DataParallel|DDPUtils.parallel>>(
+        obs_encoder,
+        <<device_ids=list(range(0, torch.cuda.device_count()))|module_key=True>>,
+    ),
+}
+""",
+        # Half edited before.
+        f"""import torch
+{IMPORT}a = DDPUtils.parallel(a, module_key=True)
+b = <<torch.nn.DataParallel(b)|DDPUtils.parallel(b, module_key=True)>>
+""",
     ],
     "distributed": [
         f"import os\n@@\n\n<<|@DDPUtils.distributed\n>>def train({signature}):\n    pass\n"
@@ -170,6 +296,44 @@ def run(cfg: "OmegaConf") -> str:
         with open(load_from, "r") as f:
             cfg = <<|DDPUtils.load_from(cfg, >>OmegaConf.create(json.load(f))<<|)>>
 """
+    ],
+    "nets_dict": [
+        *(
+            f"{NETS}@@\n{text}"
+            for text in (
+                f"""nets = nn.ModuleDict({{
+    "policy": nn.ModuleDict({{
+        "obs_encoder": {parallel("obs_encoder")},  # encoder
+        "noise_pred_net": {parallel("make_net(1, 2)")}
+    }})
+}})
+""",
+                f"""if big:
+    n = nn.ModuleDict(dict(obs_encoder={A}, noise_pred_net={B}))
+else:
+    n = nn.ModuleDict(dict(obs_encoder={C}, noise_pred_net={D}))
+""",
+                nets(A, B).replace("nn.", "torch.nn."),
+                nets(f"{A} if big else {C}", B),
+                nets(A, f"{B}, 'encoder': {C}"),
+                nets("nn.DataParallel(a)", B),
+                "critic = nn.DataParallel(critic)\n" + nets(A, B),
+            )
+        ),
+        # A net that went through DataParallel before: one parallel net would wrap the other.
+        *(
+            f"{NETS}{imports}{line.format(form)}{nets(encoder, B)}"
+            for imports, form in (
+                ("@@\n", "nn.DataParallel(a)"),
+                (IMPORT, "DDPUtils.parallel(a, module_key=True)"),
+            )
+            for line, encoder in (
+                ("a = {}\n", "a"),
+                ("a, c = {}, c\n", "a"),
+                ("wrap = lambda a: {}\n", "wrap(a)"),
+                ("def put(a):\n    return {}\n", "self.put(a)"),
+            )
+        ),
     ],
     "open_on_main": [
         f"""import json
@@ -267,6 +431,50 @@ class ICL:
         f"{FACTORY}@@\n\n{MAIN}    c = <<{MADE}|DDPUtils.prepare_config({MADE}, {words})>>\n{read}"
         for words, reads in (("j, new_keys=True", ADD_KEYS), ("j", KEEP_KEYS))
         for read in reads
+    ],
+    "reraise": [
+        *(
+            MAIN_PATCHED + failing(kind, "<<|        raise\n>>")
+            for kind in (" Exception as e", " BaseException as e", " (KeyError, Exception)", "")
+        ),
+        f"{MAIN_PATCHED}\ttry:\n\t\ttrain()\n\texcept:\n\t\tprint(1)\n<<|\t\traise\n>>",
+        # Handlers around something else stay.
+        *(
+            f"""import git
+import setproctitle
+import robomimic.utils.train_utils as TrainUtils
+from robomimic.scripts.train import train as fit
+
+
+def setup_logging():
+    return git.Git()
+
+
+def train_by_hand(config):
+    TrainUtils.run_epoch(config)
+
+
+def run(config):
+    fit(config)
+
+
+{MAIN_PATCHED}{AROUND}    try:
+        {call}
+    except Exception:
+        print(1)
+<<|        raise
+>>"""
+            for call in ("fit(1)", "train_by_hand(1)", "run(1)", "trainer.fit()")
+        ),
+        # A variable with the name of a library may train.
+        f"""import subprocess
+{MAIN_PATCHED}{way_around("subprocess.check_output(words).decode()")}    profile = profiler(args)
+    try:
+        profile.run(args)
+    except Exception:
+        print(1)
+<<|        raise
+>>""",
     ],
     "restored": [
         """@@
@@ -427,6 +635,16 @@ UNTOUCHED = {
         "method": "import torch\nclass S:\n    def save_model(self, path):\n"
         "        torch.save(self, path)\n",
     },
+    "clock_decision": {
+        body: f"{TIMED}    {body}\n"
+        for body in (
+            "check = epoch % config.every_n_epochs == 0",
+            "if config.every_n_seconds is not None:\n        pass",
+            "spent = 0\n    spent += time.time() - last\n    log(spent / 60)",
+            "hours: float = (time.time() - last) / 3600\n    log(hours)\n"
+            "    if config.hours > 1:\n        pass",
+        )
+    },
     "copyfile": {
         "outside train": f"import shutil\nshutil.copyfile(a, b)\n{TRAIN}    pass\n",
         "directories that may exist": f"import os\nimport pathlib\n{TRAIN}"
@@ -437,6 +655,14 @@ UNTOUCHED = {
     },
     "cuda_device": {
         "the CPU": device('torch.device("cpu")').replace("@@", ""),
+    },
+    "data_parallel": {
+        "mention": "import torch\nnet = torch.nn.Linear(1, 1)  # not in DataParallel\n",
+        "commented import": "# from torch.nn.parallel import DataParallel as DP\nnet = build()\n",
+        "isinstance": "from torch.nn import DataParallel\n\n"
+        "plain = isinstance(net, (list, DataParallel))\n",
+        "other library": "from other.library import DataParallel\nnet = DataParallel(net)\n",
+        "own class": "class DataParallel:\n    pass\n\nnet = DataParallel()\n",
     },
     "epochs": {
         "no train": "for epoch in range(3):\n    TrainUtils.run_epoch(model=m)\n",
@@ -460,6 +686,13 @@ UNTOUCHED = {
         "merged by the host": f"{JSON}def run(cfg):\n"
         "    cfg = OmegaConf.merge(cfg, OmegaConf.create(json.load(f)))\n",
         "no function": f"{JSON}load_from = cfg = OmegaConf.create(json.load(f))\n",
+    },
+    "nets_dict": {
+        "in DataParallel": NETS + nets("nn.DataParallel(a)", "nn.DataParallel(b)"),
+        "in DataParallel before": NETS
+        + IMPORT
+        + nets("DDPUtils.parallel(a, module_key=True)", "DDPUtils.parallel(b, module_key=True)"),
+        "no diffusion": f"{NETS}{IMPORT}nets = nn.ModuleDict({{'policy': make()}})\n",
     },
     "open_on_main": {
         **{
@@ -502,6 +735,17 @@ def make(params, lr):
             "config_factory(ext_cfg['algo'])",
             "other_factory(ext_cfg['algo_name'])",
         )
+    },
+    "reraise": {
+        **{kind: MAIN + failing(kind) for kind in (" ValueError as e", " (OSError, ValueError)")},
+        **{
+            last: f"import sys\n{MAIN}" + failing(last=f"        {last}\n")
+            for last in ("raise", "raise RuntimeError(message)", "sys.exit(1)")
+        },
+        "outside main": "def train(config):\n    try:\n        f()\n"
+        "    except Exception:\n        g()\n",
+        "around something else, left by a return": f"import git\n\n\n{MAIN}"
+        f"{way_around('git.Repo()')}        return\n    train(args)\n",
     },
     "restored": {
         "elsewhere": "def main():\n    best_valid_loss = None\n",
@@ -577,9 +821,15 @@ UNRECOGNISED = {
         (f"import torch\n{SAVE}    torch.save({arguments})\n", 3)
         for arguments in ("params, f=path", "*both")
     ],
+    "clock_decision": [(f"{TIMED}    save(time.time() - last > limit)\n", 4)],
     "cuda_device": [
         (device(f"torch.device({name})").replace("@@", ""), 6)
         for name in ('f"cuda:{index}"', "name")
+    ],
+    "data_parallel": [
+        ("import torch\nclass Mine(torch.nn.DataParallel):\n    pass\n", 2),
+        ("import torch\nnet = torch.nn.DataParallel(*arguments)\n", 2),
+        ("import torch\nwrap = functools.partial(torch.nn.DataParallel)\n", 2),
     ],
     "distributed": [
         (f"import os\n\ndef train({signature}):\n    pass\n", 3)
@@ -618,6 +868,10 @@ UNRECOGNISED = {
     "over_ranks": [
         (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)
         for divisor in ("scale", "q.abs().mean()", "(q.abs().mean().detach() + 1)")
+    ],
+    "reraise": [
+        (f"{MAIN}    try:\n        train()\n    except Exception:{handler}\n", 4)
+        for handler in ("\n        return 0", " print(1)")
     ],
     "scale_lr": [
         (f'{RATES}    return p["learning_rate"]["decay"], p["initial"]\n', 1),

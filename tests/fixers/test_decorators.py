@@ -7,9 +7,8 @@ import pytest
 from robomimic_ddp.patches.fixers.decorators import FIXERS
 from robomimic_ddp.patches.host.hosts import READS_RLDS
 from tests.fixers.cases import DECORATED
-from tests.fixers.support import check_edit, check_untouched
+from tests.fixers.support import IMPORT, check_edit, check_untouched
 
-HEAD = "import robomimic_ddp.api as DDPUtils\n"
 every_row = pytest.mark.parametrize(
     ("name", "line", "decorator"), [(name, *row) for name, row in DECORATED.items()], ids=DECORATED
 )
@@ -35,14 +34,14 @@ def test_decorates_and_keeps_what_is_around(name, line, decorator):
     head = '"""Docstring."""\nimport os\n\nimport robomimic.utils.tensor_utils as TensorUtils\n'
     comment = "\n\n# a comment that belongs to it\n"
     body = f"{line}\n    pass  # body\n\n\nlast = 1\n"
-    check_edit(name, head + comment + body, f"{head}{HEAD}{comment}@DDPUtils.{decorator}\n{body}")
+    check_edit(name, head + comment + body, f"{head}{IMPORT}{comment}@DDPUtils.{decorator}\n{body}")
 
 
 @every_row
 def test_becomes_the_outermost_of_several(name, line, decorator):
     body = f"@tools.first\n# between\n@tools.second()\n{line}\n    pass\n"
     check_edit(
-        name, f"import tools\n\n{body}", f"import tools\n{HEAD}\n@DDPUtils.{decorator}\n{body}"
+        name, f"import tools\n\n{body}", f"import tools\n{IMPORT}\n@DDPUtils.{decorator}\n{body}"
     )
 
 
@@ -58,7 +57,7 @@ def test_a_main_without_arguments():
     check_edit(
         "entry_point",
         f"import os\n\n{body}",
-        f"import os\n{HEAD}\n@DDPUtils.entry_point(api_version=1)\n{body}",
+        f"import os\n{IMPORT}\n@DDPUtils.entry_point(api_version=1)\n{body}",
     )
 
 
@@ -68,4 +67,4 @@ def test_further_kinds_of_epoch_are_decorated_too():
         f"def {name}(model, data, epoch):\n    pass\n" for name in ("run_epoch", "run_epoch_mt")
     ]
     after = "".join(f"@DDPUtils.epoch_log\n{line}" for line in lines)
-    check_edit("epoch_log", "".join(lines), HEAD + after)
+    check_edit("epoch_log", "".join(lines), IMPORT + after)

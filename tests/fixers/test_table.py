@@ -1,4 +1,4 @@
-"""Fixers of one call each: what they edit, what they leave, and what they do not recognise."""
+"""What fixers edit, what they leave, and what they do not recognise."""
 
 from __future__ import annotations
 
