@@ -168,14 +168,10 @@ def test_confirm_catches_a_fixer_that_never_ends(host):
     "text",
     [
         b"import torch\r\n\ndef get_torch_device(c):\n\treturn torch.device('cuda')\r\n",
-        b"\xef\xbb\xbfimport torch\ndef get_torch_device(c):\n  return torch.device('cuda')",
-        b"import torch\n\x0c\ndef get_torch_device(c):\n    return torch.device('cuda')#\xc3\xa9\n",
-        b"# -*- coding: latin-1 -*-\n# \xe9\nimport torch\ndef get_torch_device(c):\n"
-        b"        return torch.device('cuda') \n\n\n",
         b"#!/usr/bin/env python\nimport torch; import os\ndef get_torch_device(c):\n"
         b"    return torch.device( 'cuda' )\n# end",
     ],
-    ids=["mixed ends and tabs", "byte order mark, no last end", "form feed", "latin-1", "shebang"],
+    ids=["mixed ends and tabs", "shebang"],
 )
 def test_all_other_bytes_stay(text):
     fixer = registry.all_fixers()["cuda_device"]

@@ -67,8 +67,3 @@ def test_the_commands_touch_nothing_and_say_why(host, command):
         assert "accelerate" in (out + err) and "scripts/train_mine.py:2" in (out + err)
         assert "Remove that code" in (out + err)
     assert snapshot(host) == before
-
-
-def test_a_patched_host_is_not_refused_for_our_own_lines(host, command):
-    assert command("apply", host)[0] == 0
-    assert find_refusal(find_host(str(host))) is None

@@ -17,11 +17,6 @@ def test_up_to_three_levels_below_the_path(tmp_path, below):
     assert find_host(str(tmp_path)).package == package
 
 
-def test_a_package_of_another_name(tmp_path):
-    package = write_host(tmp_path, package="our_mimic")
-    assert find_host(str(tmp_path)).package == package
-
-
 def test_the_nearest_one_is_taken(tmp_path):
     package = write_host(tmp_path)
     write_host(tmp_path / "third_party" / "copy")

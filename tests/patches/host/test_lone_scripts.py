@@ -113,28 +113,5 @@ def test_only_the_edits_of_train_scripts_are_looked_for(checkout, installed):
     assert engine.confirm(examination, fixers).state == "patched"
 
 
-@pytest.mark.bad_input
-def test_without_an_installed_robomimic_it_says_which_python_to_use(checkout, monkeypatch):
-    monkeypatch.setattr("robomimic_ddp.patches.host.hosts.importlib.util.find_spec", lambda _: None)
-    examination = engine.examine(find_host(str(checkout)), registry.select())
-    assert any(
-        "train.py is built on robomimic" in item.outcome.why for item in examination.problems
-    )
-
-
-def test_the_commands_say_that_robomimic_has_edits_of_its_own(checkout, installed, command):
-    before = snapshot(checkout)
-
-    def ddp(*words):
-        code, out, _ = command(*words)
-        return code, " ".join(out.split())
-
-    code, text = ddp("status", checkout)
-    assert code == 0 and "one starts on each rank, on its GPU" in text
-    code, text = ddp("apply", checkout)
-    assert code == 0 and "1 file edited" in text
-    assert f"train.py is built on the robomimic in {installed}" in text
-    assert f"robomimic-ddp apply {installed}; or train with robomimic-ddp run" in text
-    assert "recorded in .robomimic_ddp.json" in ddp("status", checkout)[1]
-    assert ddp("revert", checkout / PLACE)[0] == 0
-    assert snapshot(checkout) == before
+def test_status_shows_what_users_of_an_edit_must_know(checkout, installed, command):
+    assert "one starts on each rank, on its GPU" in " ".join(command("status", checkout)[1].split())
