@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import machine
-from robomimic_ddp.config.host.rlds_keys import IMAGE_FILTERS
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import table, width
 from scripts.bench import turns
@@ -42,8 +40,8 @@ from scripts.bench.loading.data_set import (
 
 ROUNDS, QUICK_ROUNDS = 15, 2
 WORLDS, QUICK_WORLDS = (1, 2, 4, 8), (1, 8)
-SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x128:lanczos3")
-_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)(?::(\w+))?")
+SIZES = ("128x128:128x128", "180x320:128x128")
+_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)")
 HOSTS = ("host_shaped", "skipping")
 LOADERS = (*OURS, *HOSTS, "jpeg_limit")
 _NODE_CORES, _SAMPLES_PER_SECOND = 16, 1000
@@ -112,7 +110,6 @@ def measure(
             "rounds": rounds,
             "stored": list(job.stored),
             "target": list(job.target),
-            "filter": job.filter,
         }
         for (world, name), answers in results.items()
     ]
@@ -123,7 +120,7 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     stored, target = ("x".join(map(str, size)) for size in (job.stored, job.target))
     same = " (changes nothing; ours leaves it out)" if stored == target else ""
     yield (
-        f"{stored} ({bytes_per_frame(job) / 1e3:.1f} kB) to {target}, {job.filter}{same}; "
+        f"{stored} ({bytes_per_frame(job) / 1e3:.1f} kB) to {target}{same}; "
         f"{job.episodes} episodes of {job.steps} steps, 2 cameras"
     )
     yield (
@@ -241,17 +238,15 @@ def _has_running_threads() -> bool:
     return False
 
 
-def size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:
-    """Read one of --sizes: stored and delivered height and width, and the filter."""
+def size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read one of --sizes: stored and delivered height and width."""
     match = _SIZE.fullmatch(text)
-    name = match and (match.group(5) or DEFAULT_FILTER)
-    if name not in IMAGE_FILTERS:
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"{text}: expected such as {SIZES[1]} (stored:delivered:filter; filters: "
-            f"{', '.join(IMAGE_FILTERS)})"
+            f"{text}: expected stored:delivered height and width, such as {SIZES[1]}"
         )
-    height, width, *target = map(int, match.groups()[:4])
-    return (height, width), tuple(target), name
+    height, width, *target = map(int, match.groups())
+    return (height, width), tuple(target)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -259,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__.partition("\n\n")[0], ROUNDS, QUICK_ROUNDS)
     add, count = parser.add_argument, turns.at_least(1)
     add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
-    what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
+    what = f"stored:delivered height and width; default {' '.join(SIZES)}"
     add("--sizes", nargs="+", type=size, metavar="HxW:HxW", help=what)
     add("--worlds", nargs="+", type=count, metavar="N", help="numbers of ranks; default 1 2 4 8")
     args = parser.parse_args(argv)
@@ -271,8 +266,8 @@ def _tables(args: argparse.Namespace) -> Iterator[turns.Table]:
     sizes = args.sizes or list(map(size, SIZES[:1] if args.quick else SIZES))
     worlds = args.worlds or (QUICK_WORLDS if args.quick else WORLDS)
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
-    for stored, target, name in sizes:
-        job = DataJob(args.data, stored, target, name, threads=machine.usable_cores(), **small)
+    for stored, target in sizes:
+        job = DataJob(args.data, stored, target, threads=machine.usable_cores(), **small)
         rows = measure(job, worlds, rounds, 0.1 if args.quick else 0.5)
         yield rows, lines(job, rows)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import robomimic.utils.obs_utils as ObsUtils
 
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
+from robomimic_ddp.data.rlds.pipeline.images import resize_frames
 from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from scripts.demo.minimal_env import MinimalEnv
@@ -41,7 +41,7 @@ class ReachEnv(MinimalEnv):
 
     def __init__(self, env_name: str, image_dim: tuple[int, int], **_: Any) -> None:
         super().__init__(env_name)
-        self.size = PictureSize(*image_dim)
+        self.size = image_dim
         self.simulator = ReachSimulator()
 
     def reset(self) -> dict[str, np.ndarray]:

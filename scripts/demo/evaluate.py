@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
+from robomimic_ddp.data.rlds.pipeline.images import resize_frames
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.monitoring.records import history
 from scripts.demo import animation
@@ -74,7 +74,7 @@ class _Episode:
     def __init__(self, policy: Any, seed: int, height: int, width: int):
         config = policy.policy.global_config
         self.keys = list(config.all_obs_keys)
-        self.size = PictureSize(*config.observation.image_dim, config.observation.image_filter)
+        self.size = config.observation.image_dim
         self.simulator = ReachSimulator(height, width)
         self.simulator.reset(seed)
         # As in training, the first moment is repeated where there is none before it.

@@ -102,7 +102,6 @@ VALUES = tuple(
         ("train.dataset_version=1.0", ("train.dataset_version=1.0", "text in quotes")),
         ("observation.image_dim=[0,64]", ("observation.image_dim=[0, 64]", "pixels")),
         ("observation.image_dim=128", ("observation.image_dim=128", "list")),
-        ("observation.image_filter=box", ("observation.image_filter='box'", "lanczos3")),
         ("observation.image_antialias=true", ("unknown key", "observation.image_antialias")),
         ("train.action_keys=[]", ("train.action_keys=[]", "at least one")),
         ("train.action_keys=[action/abs_pos,action/abs_pos]", ("names 'action/abs_pos' twice",)),

@@ -146,7 +146,7 @@ class ExpertPolicy:
         from types import SimpleNamespace as Space
 
         keys = ["robot_state/cartesian_position", "camera/image/varied_camera_1_left_image"]
-        observation = Space(image_dim=[8, 8], image_filter="lanczos3")
+        observation = Space(image_dim=[8, 8])
         config = Space(all_obs_keys=keys, observation=observation, train=Space(frame_stack=2))
         self.policy = Space(global_config=config, get_action=None)
         self.shapes: set[tuple[int, ...]] = set()

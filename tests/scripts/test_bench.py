@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_begin_is_an_error(monkeypatch):
 def test_loaders_and_what_they_count(tmp_path, capsys):
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
     small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
-    job = DataJob(str(tmp_path), (20, 36), (12, 16), "bilinear", **small)
+    job = DataJob(str(tmp_path), (20, 36), (12, 16), **small)
     rows = data.measure(job, (1, 3), 1, 0.01)
     assert [(row["loader"], row["world"]) for row in rows] == [
         (loader, world) for world in (1, 3) for loader in data.LOADERS
@@ -107,7 +107,7 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
         assert list(row["over_hosts"]) == (list(data.HOSTS) if row["loader"] in data.OURS else [])
         assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
     text = "\n".join(data.lines(job, rows))
-    assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
+    assert "20x36 (" in text and "to 12x16; 6 episodes" in text and "skipping" in text
     assert "ours_prepared over skipping, 3 ranks, CPU: " in text
 
 

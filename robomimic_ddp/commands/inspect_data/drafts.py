@@ -104,7 +104,6 @@ def _config(
     )
     if source.prepared:
         height, width = source.prepared["size"]
-        observation["image_filter"] = source.prepared["filter"]
     observation["image_dim"] = [height, width]
     observation["encoder"]["rgb"]["obs_randomizer_kwargs"].update(
         crop_height=max(1, height * 9 // 10), crop_width=max(1, width * 9 // 10)

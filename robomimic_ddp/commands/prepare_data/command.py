@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from robomimic_ddp.config import launch_env, machine, paths
 from robomimic_ddp.config.host import host_config
-from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT, DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import say, whole_number
@@ -29,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("destination", help=what)
     what = "observation.image_dim of the runs, such as 128x128"
     add("--size", type=_size, required=True, metavar="HxW", help=what)
-    what = "observation.image_filter of the runs; default %(default)s"
-    filter_name = DEFAULTS["observation.image_filter"]
-    add("--filter", choices=IMAGE_FILTERS, default=filter_name, help=what)
     add("--cameras", nargs="+", metavar="NAME", help="image features to keep; default: all")
     what = "a training config: keep its cameras, and compute its index and statistics as well"
     add("--config", metavar="JSON", help=what)
@@ -94,7 +91,6 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.prepare_data.job import Job
     from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
-    from robomimic_ddp.data.rlds.pipeline.images import PictureSize
     from robomimic_ddp.data.rlds.schema import job_config
 
     path, root = paths.expanded(args.source), paths.expanded(args.destination)
@@ -107,7 +103,6 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
     if reason is not None:
         raise UsageError(f"{args.destination!r} cannot be written to: {reason}.")
     source = Source(survey.find(path), skip_missing=args.skip_corrupt)
-    size = PictureSize(*args.size, args.filter)
     fields, names = None, args.cameras
     if args.config:
         config, _ = host_config.config_of_job(args.config)
@@ -116,14 +111,12 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
                 f"--config {args.config}: its train.data_format is not {DATA_FORMAT!r}. Give the "
                 "config of a run on this RLDS dataset."
             )
-        wanted = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
-        if wanted != size:
-            height, width = wanted.pixels
+        height, width = job_config.image_dim(config)
+        if (height, width) != args.size:
             raise UsageError(
-                f"{args.config} trains with images of {height}x{width}, {wanted.filter} "
-                "(observation.image_dim, observation.image_filter), but --size and --filter give "
-                f"{size.height}x{size.width}, {size.filter}: give --size {height}x{width} --filter "
-                f"{wanted.filter}, or correct the config."
+                f"{args.config} trains with images of {height}x{width} (observation.image_dim), "
+                f"but --size gives {args.size[0]}x{args.size[1]}: give --size {height}x{width}, or "
+                "correct the config."
             )
         fields = host_datasets.fields_from_config(config, source, config.all_obs_keys)
         names = names or list(fields.images.values())
@@ -136,10 +129,10 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
             )
     threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
     job = Job(
-        source, root, size, args.quality, cameras, dropped, args.skip_corrupt, threads, fields
+        source, root, args.size, args.quality, cameras, dropped, args.skip_corrupt, threads, fields
     )
     largest = max(math.inf if None in shape else math.prod(shape) for shape in job.stored.values())
-    if math.prod(size.pixels) > largest:
+    if math.prod(args.size) > largest:
         stored = ", ".join(f"{name} {h}x{w}" for name, (h, w) in job.stored.items())
         raise UsageError(
             f"--size {args.size[0]}x{args.size[1]} has more pixels than any camera of "
@@ -178,11 +171,11 @@ def _headline(job: Any) -> str:
     warning = f"\n{warning_of_unlisted(folder, unlisted)}" if unlisted else ""
     episodes = sum(file.episodes for file in job.files)
     dropped = f"; dropped: {', '.join(job.dropped)}" if job.dropped else ""
-    height, width = job.size.pixels
+    height, width = job.size
     return (
         f"{folder} -> {job.target}: {len(job.files)} files, {episodes} episodes; "
-        f"{', '.join(job.cameras)} to {height}x{width} ({job.size.filter}, JPEG quality "
-        f"{job.quality}){dropped}{warning}"
+        f"{', '.join(job.cameras)} to {height}x{width}, JPEG quality {job.quality}"
+        f"{dropped}{warning}"
     )
 
 

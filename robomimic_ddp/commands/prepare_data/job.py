@@ -23,7 +23,6 @@ from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.index.build import as_index, finite
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.index.statistics import merged
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError, RobomimicDDPError
@@ -31,7 +30,7 @@ from robomimic_ddp.errors import DataError, RobomimicDDPError
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
 """In the incomplete folder: the notes of the set, and the folder with the notes of its files."""
-_COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
+_COMPARED = ("size", "encoding", "quality", "cameras", "dropped")
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,14 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A prepared set. root: DEST; cameras, dropped: step features to keep and to drop; quality: of
-    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process; fields: the fields that
-    the set gets an index for, or None.
+    """A prepared set. root: DEST; size: height and width; quality: of JPEG; cameras, dropped: step
+    features to keep and to drop; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process;
+    fields: the fields that the set gets an index for, or None.
     """
 
     source: Source
     root: Path
-    size: PictureSize
+    size: tuple[int, int]
     quality: int
     cameras: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -86,7 +85,7 @@ class Job:
         """The cameras whose images are encoded again: all but JPEGs of the right size."""
         steps = self.source.steps
         jpeg = {name for name in self.cameras if steps[name].encoding_format == "jpeg"}
-        return [n for n in self.cameras if n not in jpeg or self.stored[n] != self.size.pixels]
+        return [n for n in self.cameras if n not in jpeg or self.stored[n] != self.size]
 
     @cached_property
     def files(self) -> list[RecordFile]:
@@ -144,8 +143,7 @@ class Job:
             "source": identity,
             "folder": str(self.source.folder.absolute()),
             "fingerprint": prepared.fingerprint(identity),
-            "size": list(self.size.pixels),
-            "filter": self.size.filter,
+            "size": list(self.size),
             "encoding": "jpeg",
             "quality": self.quality,
             "cameras": list(self.cameras),
@@ -239,7 +237,7 @@ class Job:
                 temporary.unlink(missing_ok=True)
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
-        images = {**dict.fromkeys(self.changed, self.size.pixels), **dict.fromkeys(self.dropped)}
+        images = {**dict.fromkeys(self.changed, self.size), **dict.fromkeys(self.dropped)}
         metadata.write(self.work, self.source.folder, self._notes, done, images)
 
     def _write_index(self) -> None:

@@ -84,7 +84,7 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
 
     def frames_of(episode: Mapping[str, Any], name: str) -> Iterator[np.ndarray]:
         """Yield the resized frames, in the same memory."""
-        frame = np.empty((*job.size.pixels, 3), np.uint8)
+        frame = np.empty((*job.size, 3), np.uint8)
         for step, data in enumerate(episode[name]):
             try:
                 decode_resized(data, job.stored[name], job.size, frame)

@@ -12,10 +12,6 @@ DATA_FORMAT = "droid_rlds"
 DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 """The folder of the indices where train.data_cache_dir names none."""
 
-IMAGE_FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
-"""How images are resized (see `pipeline.resize`). lanczos3: antialiased, as in dlimp; bilinear:
-from 2 x 2 pixels, whatever the factor; bilinear_antialias: the triangle widened by the factor.
-"""
 DEFAULTS = {
     "train.data_format": "robomimic",
     "train.data_path": "",
@@ -34,7 +30,6 @@ DEFAULTS = {
     "train.skip_unlabeled": True,
     "train.validation_fraction": 0.05,
     "observation.image_dim": [128, 128],
-    "observation.image_filter": "lanczos3",
 }
 """Dotted config key -> default.
 
@@ -47,5 +42,4 @@ or the path of a YAML file; a list has one for each dataset. data_cache_dir: fol
 (DROID: /success/ in their file_path), in datasets that record it. skip_unlabeled: drop episodes
 without a language instruction, in datasets where some have one. validation_fraction: share of
 episodes for validation if experiment.validate is true. image_dim: height and width of images.
-image_filter: one of IMAGE_FILTERS.
 """

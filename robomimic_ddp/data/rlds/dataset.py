@@ -17,7 +17,6 @@ from robomimic_ddp.data.rlds.index.records import step_features_read
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
 from robomimic_ddp.data.rlds.order.windows import WindowShape, windows_per_pass
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
 from robomimic_ddp.data.rlds.schema.features import flat_features
@@ -53,7 +52,7 @@ class RLDSDataset:
         rows: np.ndarray,
         all_rows: np.ndarray,
         shape: WindowShape,
-        size: PictureSize,
+        size: tuple[int, int],
         action_config: Mapping[str, Any],
         options: LoadOptions,
         role: str = "train",
@@ -90,7 +89,7 @@ class RLDSDataset:
     def prepared(self) -> str | None:
         """How its pixels differ from its source's, if `prepare-data` has written it."""
         notes = self.source.prepared
-        return notes and prepared.described(notes, self.size.pixels, self.size.filter)
+        return notes and prepared.described(notes, self.size)
 
     @property
     def unlisted(self) -> list[str]:
@@ -103,7 +102,7 @@ class RLDSDataset:
             "episodes": f"{len(self.rows)} of {len(self.index.length)}",
             "windows": len(self),
             "files": len(self.source.files),
-            "cameras": f"{tuple(self.fields.images)} at {self.size.height}x{self.size.width}",
+            "cameras": f"{tuple(self.fields.images)} at {self.size[0]}x{self.size[1]}",
             "states": tuple(self.fields.low_dim),
             "actions": tuple(self.fields.actions),
             "frame_stack": self.shape.frame_stack,
@@ -148,7 +147,7 @@ class RLDSDataset:
             self._merged("states"), self.fields.low_dim_shapes
         )
         unchanged = {table.key: (1, table.width) for table in self.embeddings}
-        unchanged.update(dict.fromkeys(self.fields.images, (1, 3, *self.size.pixels)))
+        unchanged.update(dict.fromkeys(self.fields.images, (1, 3, *self.size)))
         for key, shape in unchanged.items():
             stats[key] = {
                 "offset": np.zeros(shape, np.float32),

@@ -23,7 +23,6 @@ from robomimic_ddp.data.rlds.index.splits import select_episodes, split_validati
 from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import job_config
 from robomimic_ddp.data.rlds.schema.fields import Fields, available_keys, find_fields
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
@@ -100,7 +99,7 @@ def datasets_from_config(
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
     )
-    size = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
+    size = job_config.image_dim(config)
 
     def make(indexed: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
         settings = (_window_shape(train), size, train.action_config, options, role)

@@ -17,10 +17,10 @@ from scripts.bench.loading.data_set import DataJob, open_dataset
 Tree = dict[str, Any]
 
 
-def plain_resize(frames: Any, target: tuple[int, int], name: str) -> Any:
+def plain_resize(frames: Any, target: tuple[int, int]) -> Any:
     """TensorFlow: uint8 [N, h, w, 3] or [h, w, 3] -> the same of size `target`, as hosts do."""
     tf = import_tensorflow()
-    resized = tf.image.resize(frames, target, name.partition("_")[0], antialias=name != "bilinear")
+    resized = tf.image.resize(frames, target, "lanczos3", antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
 
@@ -157,7 +157,7 @@ class HostPipeline:
         tf, target, found = self.tf, self.job.target, dict(obs)
 
         def resized(picture: Any) -> Any:
-            return plain_resize(picture, target, self.job.filter)
+            return plain_resize(picture, target)
 
         for key in obs:
             if key.startswith("camera/"):

@@ -107,7 +107,7 @@ def _limit(job: DataJob, options: Any) -> Stream:
         )
         if tuple(job.stored) == tuple(job.target):
             return pictures
-        return plain_resize(pictures, job.target, job.filter)
+        return plain_resize(pictures, job.target)
 
     batches = tf.data.Dataset.from_tensor_slices(encoded.tolist()).repeat()
     batches = batches.map(made, num_parallel_calls=job.threads, deterministic=True).prefetch(2)

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
-
 PREPARED = "ours_prepared"
 OURS = ("ours", PREPARED)
 """Our loader: as it is, and on a dataset stored at the delivered size."""
@@ -30,14 +28,13 @@ _ROAM = 96
 @dataclass(frozen=True)
 class DataJob:
     """Dataset and batches of all loaders of a run. stored, target: (height, width) of images on
-    disk and in batches; filter: for resizing; buffer: windows in the shuffle buffers of all ranks;
+    disk and in batches; buffer: windows in the shuffle buffers of all ranks;
     threads: of each process; prepared: read what `prepare-data` makes of the dataset.
     """
 
     folder: str
     stored: tuple[int, int]
     target: tuple[int, int]
-    filter: str = DEFAULT_FILTER
     threads: int = 1
     episodes: int = 200
     steps: int = 40
@@ -68,7 +65,7 @@ class DataJob:
         """The folder of its dataset."""
         height, width = self.target
         folder = Path(self.folder).expanduser()
-        return folder / f"prepared_{height}x{width}_{self.filter}" if self.prepared else folder
+        return folder / f"prepared_{height}x{width}" if self.prepared else folder
 
 
 def write_if_missing(job: DataJob) -> None:
@@ -93,11 +90,10 @@ def _prepare(job: DataJob) -> None:
     from robomimic_ddp.commands.prepare_data import writing
     from robomimic_ddp.commands.prepare_data.command import QUALITY
     from robomimic_ddp.data.rlds.index.source import Source
-    from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 
-    source, size = Source(replace(job, prepared=False).path), PictureSize(*job.target, job.filter)
+    source = Source(replace(job, prepared=False).path)
     cameras = tuple(f"observation/{name}" for name in STORED_CAMERAS)
-    made = prepare_data.Job(source, job.root, size, QUALITY, cameras, (), False, job.threads)
+    made = prepare_data.Job(source, job.root, job.target, QUALITY, cameras, (), False, job.threads)
     if not made.is_complete():
         made.begin()
         left = [file for file in made.files if made.note_of(file) is None]
@@ -111,7 +107,6 @@ def open_dataset(job: DataJob) -> Any:
     from robomimic_ddp.data.rlds.index.cache import load_index
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.order.windows import WindowShape
-    from robomimic_ddp.data.rlds.pipeline.images import PictureSize
     from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     source = Source(job.path)
@@ -120,10 +115,9 @@ def open_dataset(job: DataJob) -> Any:
     index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
     rows = np.arange(len(index.length))
     shape = WindowShape(job.frame_stack, job.seq_length)
-    size = PictureSize(*job.target, job.filter)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
-    return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
+    return RLDSDataset(source, fields, index, rows, rows, shape, job.target, normalised, options)
 
 
 def bytes_per_frame(job: DataJob) -> float:

@@ -10,7 +10,7 @@ import pytest
 from robomimic_ddp.data.rlds.host_datasets import datasets_from_config
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.order.windows import WindowShape
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
+from robomimic_ddp.data.rlds.pipeline.images import resize_frames
 from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
@@ -159,16 +159,13 @@ def test_the_hosts_own_hdf5_dataset_delivers_the_same(load, stored, tmp_path):
         assert np.array_equal(ours["pad_mask"], truth["pad_mask"][:, 0])
 
 
-@pytest.mark.parametrize("image_filter", ["bilinear", None])
-def test_pictures_are_resized_by_the_filter_of_the_config(load, stored, image_filter):
-    """By default as octo's hosts do it. That pixels are TensorFlow's: test_resampling.py."""
-    named = {} if image_filter is None else {"image_filter": image_filter}
-    observation = {"image_dim": [11, 13], **named}
-    train, _ = load(cameras=CAMERAS[:1], observation=observation)
+def test_pictures_are_resized_as_hosts_do(load, stored):
+    """That pixels are TensorFlow's: test_resampling.py."""
+    train, _ = load(cameras=CAMERAS[:1], observation={"image_dim": [11, 13]})
     reference = all_windows(stored.episodes, train.shape, CAMERAS[:1], ACTIONS)
     for index, row in delivered_in_a_pass(train).items():
         full = reference[index]["obs"][CAMERAS[0]]
-        wanted = resize_frames(full, PictureSize(11, 13, image_filter or "lanczos3"))
+        wanted = resize_frames(full, (11, 13))
         assert row["obs"][CAMERAS[0]].shape == (2, 11, 13, 3)
         assert np.array_equal(row["obs"][CAMERAS[0]], wanted)
 

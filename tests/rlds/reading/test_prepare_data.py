@@ -22,7 +22,6 @@ from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import (
-    PictureSize,
     decode,
     encode_jpeg,
     resize_frames,
@@ -75,12 +74,11 @@ def made(stored, tmp_path_factory) -> Path:
 
 def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made):
     source, small = episodes(stored.folder), episodes(target(made))
-    size = PictureSize(*SMALL)
     assert len(source) == len(small) > 0
     for before, after in zip(source, small):
         for name in [name.rpartition("/")[2] for name in (*KEPT, WRIST)]:
             old, new = (one["steps"]["observation"].pop(name) for one in (before, after))
-            frames = resize_frames(np.stack([decode(data) for data in old]), size)
+            frames = resize_frames(np.stack([decode(data) for data in old]), SMALL)
             assert [encode_jpeg(frame, 95) for frame in frames] == list(new)
         import_tensorflow().nest.map_structure(np.testing.assert_array_equal, before, after)
     assert [f.name for f in files_of(target(made))] == [f.name for f in files_of(stored.folder)]
@@ -90,7 +88,7 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
     step = next(iter(next(iter(builders[1].as_dataset("train")))["steps"]))
     assert step["observation"]["wrist_image_left"].shape == (*SMALL, 3)
     notes = builders[1].info.metadata[prepared.KEY]
-    assert notes["quality"] == 95 and notes["filter"] == "lanczos3"
+    assert notes["quality"] == 95
     assert notes["psnr"]["frames"] == 3 * len(source)
     assert not {"prepare.json", "done"} & set(contents(target(made)))
 
@@ -126,10 +124,8 @@ def test_it_says_how_pixels_differ(load, made):
         return load(data_path=str(made), observation=observation)[0].prepared
 
     line = said(image_dim=list(SMALL))
-    assert "prepared from made_up/1.0.0 at 12x20, lanczos3, JPEG quality 95: PSNR" in line
-    assert "resized again" not in line and "not by" not in line
-    other = said(image_dim=list(SMALL), image_filter="bilinear")
-    assert "not by observation.image_filter=bilinear" in other
+    assert "prepared from made_up/1.0.0 at 12x20, JPEG quality 95: PSNR" in line
+    assert "resized again" not in line
     assert "resized again to 6x10" in said(image_dim=[6, 10])
 
 
@@ -321,9 +317,6 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     refused_with(config, "--cameras", WRIST, said=lost, code=2)
     hdf5 = {"algo_name": "bc", "train": {"data_format": "hdf5"}}
     refused_with(hdf5, said="on this RLDS dataset", code=1)
-    config["observation"]["image_filter"] = "bilinear"
-    refused_with(config, said="give --size 12x20 --filter bilinear, or correct", code=2)
-    config["observation"]["image_filter"] = "lanczos3"
     config["train"]["dataset_names"] = ["droid"]
     refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
@@ -666,14 +659,14 @@ def test_episodes_that_are_left_out_do_not_move_the_split(load, copy, tmp_path):
 def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     assert cli.main(["inspect-data", str(made / "made_up")]) == 0
     said = capsys.readouterr().out
-    assert f"from {stored.folder} (" in said and "12x20, lanczos3, JPEG quality 95: PSNR" in said
+    assert f"from {stored.folder} (" in said and "12x20, JPEG quality 95: PSNR" in said
     assert cli.main(["inspect-data", "--json", str(made / "made_up")]) == 0
     report = json.loads(capsys.readouterr().out)["prepared"]
-    assert prepare(stored.folder, tmp_path, "--filter", "bilinear", size=(40, 20)) == 0
+    assert prepare(stored.folder, tmp_path, size=(40, 20)) == 0
     words = [str(target(tmp_path)), "-o", str(tmp_path / "o")]
     assert cli.main(["inspect-data", *words]) == 0
     observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
-    assert observation["image_dim"] == [40, 20] and observation["image_filter"] == "bilinear"
+    assert observation["image_dim"] == [40, 20]
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
     (tmp_path / "metadata.json").write_text('{"robomimic_ddp_prepared": {"format": 1}}')
     with pytest.raises(DataError, match="format 1, and format 2"):

@@ -4,7 +4,7 @@ A prepared set has the episodes of its source in the same files and order, with 
 `metadata.json`, which is `builder.info.metadata` of tensorflow-datasets, has under KEY:
 
 - format: FORMAT; source: `Source.identity`; folder, fingerprint: of the source;
-- size: [height, width]; filter: of `rlds_keys.IMAGE_FILTERS`; encoding, quality: of JPEG;
+- size: [height, width]; encoding, quality: of JPEG;
 - cameras, dropped: step features that were kept and dropped; psnr: mean, least (dB) and number of
   frames of a sample, against the pixels before encoding, or None if no image was changed;
 - left_out: {split: {number of file: [numbers of records in the file of the first source]}}, damaged
@@ -56,7 +56,7 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 def quality(notes: Mapping[str, Any]) -> str:
     """Return how the pixels differ from the source's, for people."""
     psnr, height, width = notes["psnr"], *notes["size"]
-    form = f"{height}x{width}, {notes['filter']}, JPEG quality {notes['quality']}"
+    form = f"{height}x{width}, JPEG quality {notes['quality']}"
     if psnr is None:
         return f"{form}: pixels are the source's"
     return (
@@ -70,13 +70,11 @@ def damaged(notes: Mapping[str, Any]) -> int:
     return sum(len(names) for split in notes["left_out"].values() for names in split.values())
 
 
-def described(notes: Mapping[str, Any], size: Sequence[int], image_filter: str) -> str:
-    """Return a line for a run that asks for images of `size` (height, width), resized by
-    `image_filter`. It says so if they are resized a second time, or by another filter.
+def described(notes: Mapping[str, Any], size: Sequence[int]) -> str:
+    """Return a line for a run that asks for images of `size`, height and width. It says so if they
+    are resized a second time.
     """
     line = f"prepared from {notes['source']['dataset']} at {quality(notes)}"
     if list(size) != notes["size"]:
         line += f"; resized again to {size[0]}x{size[1]} (observation.image_dim)"
-    elif notes["psnr"] is not None and image_filter != notes["filter"]:
-        line += f"; not by observation.image_filter={image_filter}"
     return line

@@ -1,4 +1,4 @@
-"""The filters of `resize`, compiled by numba. Without numba this module cannot be imported.
+"""The filter of `resize`, compiled by numba. Without numba this module cannot be imported.
 
 A frame is filtered in tiles of VECTOR output rows, so that what is between the passes stays in
 the processor's cache: rows are filtered, the tile is transposed, columns are filtered with the
@@ -29,19 +29,19 @@ _kept = threading.local()
 
 
 class CompiledFilter:
-    """`resize.filter_in_numpy` and `resize.interpolate_in_numpy`, compiled. numba keeps the code in
-    NUMBA_CACHE_DIR, else in `folder`, else next to this file or in the user's cache; where none can
-    be written, each process compiles.
+    """`resize.filter_in_numpy`, compiled. numba keeps the code in NUMBA_CACHE_DIR, else in
+    `folder`, else next to this file or in the user's cache; where none can be written, each process
+    compiles.
     """
 
     def __init__(self, folder: str) -> None:
         before = config.CACHE_DIR
         config.CACHE_DIR = before or folder
         try:
-            self.filter, self.interpolate = _compile(cache=True)
+            self.filter = _compile(cache=True)
         # numba has no folder, its disk is full, or what is kept there is damaged: many things.
         except Exception:
-            self.filter, self.interpolate = _compile()
+            self.filter = _compile()
         finally:
             config.CACHE_DIR = before
 
@@ -56,16 +56,13 @@ class CompiledFilter:
         self.filter(frame, _scratch(floats), *spans_and_out)
 
 
-def _compile(**options: Any) -> tuple[Any, Any]:
-    """Return the dispatchers of `_filter_frame` and `_interpolate`, compiled."""
+def _compile(**options: Any) -> Any:
+    """Return the dispatcher of `_filter_frame`, compiled."""
     filters = numba.njit(nogil=True, **options)(_filter_frame)
-    interpolates = numba.njit(nogil=True, **options)(_interpolate)
     frame, scratch = np.zeros((VECTOR, VECTOR, COLOURS), np.uint8), np.zeros(2**13, np.float32)
     span = np.zeros(VECTOR, np.int64), np.ones((VECTOR, 1), np.float32)
     filters(frame, scratch, *span, *span, frame.copy())
-    both = span[0], span[0], span[1][:, 0]
-    interpolates(frame, *both, *both, frame.copy())
-    return filters, interpolates
+    return filters
 
 
 def _scratch(count: int) -> np.ndarray:
@@ -231,35 +228,3 @@ def _filter_frame(
         _filter(turned, width, column_starts, column_weights, columns)
         _transpose(columns, out_line, result)
         _round(result, delivered[top * out_line : (top + VECTOR) * out_line])
-
-
-@numba.njit
-def _interpolate_line(line: Any, left: Any, right: Any, along: Any, out: Any) -> None:
-    """Interpolate uint8 [w, COLOURS] along a row, as float32 [N]."""
-    for x in range(len(along)):
-        for colour in range(COLOURS):
-            first = np.float32(line[left[x], colour])
-            step = np.float32(line[right[x], colour]) - first
-            out[COLOURS * x + colour] = first + step * along[x]
-
-
-def _interpolate(
-    frame: Any,
-    top: Any,
-    bottom: Any,
-    down: Any,
-    left: Any,
-    right: Any,
-    along: Any,
-    out: Any,
-) -> None:
-    """See `resize.interpolate_in_numpy`."""
-    count = len(along) * COLOURS
-    upper, lower = np.empty(count, np.float32), np.empty(count, np.float32)
-    for y in range(len(down)):
-        _interpolate_line(frame[top[y]], left, right, along, upper)
-        _interpolate_line(frame[bottom[y]], left, right, along, lower)
-        delivered = out[y].reshape(count)
-        for number in range(count):
-            value = upper[number] + (lower[number] - upper[number]) * down[y]
-            delivered[number] = np.uint8(np.int32(np.rint(value)))

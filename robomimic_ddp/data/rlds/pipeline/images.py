@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, resize_frame
+from robomimic_ddp.data.rlds.pipeline.resize import resize_frame
 from robomimic_ddp.errors import DataError
 
 _JPEG = b"\xff\xd8\xff"
@@ -29,20 +29,6 @@ class RecordError(ValueError):
     frame: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True)
-class PictureSize:
-    """Delivered height and width in pixels, and one of `rlds_keys.IMAGE_FILTERS`."""
-
-    height: int
-    width: int
-    filter: str = DEFAULT_FILTER
-
-    @property
-    def pixels(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.height, self.width
-
-
 def require_libraries() -> Any:
     """Return tensorflow-datasets, which reads metadata. Raises DataError if it is missing, or what
     reads records and frames.
@@ -57,11 +43,13 @@ def require_libraries() -> Any:
     return tfds
 
 
-def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
-    """Return uint8 [N, h, w, 3] as [N, height, width, 3], resized as in training, for rollouts."""
-    resized = np.zeros((len(frames), *size.pixels, 3), np.uint8)
+def resize_frames(frames: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Return uint8 [N, h, w, 3] as [N, *size, 3], resized as in training, for rollouts. size:
+    height and width.
+    """
+    resized = np.zeros((len(frames), *size, 3), np.uint8)
     for number, frame in enumerate(frames):
-        resize_frame(np.ascontiguousarray(frame), size.pixels, size.filter, resized[number])
+        resize_frame(np.ascontiguousarray(frame), tuple(size), resized[number])
     return resized
 
 
@@ -88,10 +76,10 @@ def _require_size(size: tuple[int, int], stored: tuple[int | None, ...]) -> None
 
 
 def decode_resized(
-    data: bytes, stored: tuple[int | None, ...], size: PictureSize, out: np.ndarray
+    data: bytes, stored: tuple[int | None, ...], target: tuple[int, int], out: np.ndarray
 ) -> None:
-    """Decode as `decode` and resize into `out`, uint8 [height, width, 3]."""
-    target, buffer = size.pixels, None
+    """Decode as `decode` and resize into `out`, uint8 [*target, 3]."""
+    buffer = None
     if stored == target:
         buffer = out.reshape(-1)
     elif None not in stored:  # new memory costs a third of a decoder's time
@@ -101,7 +89,7 @@ def decode_resized(
             buffer = _kept.pixels = bytearray(count)
     frame = decode(data, stored, buffer)
     if stored != target or data[:3] != _JPEG:
-        resize_frame(frame, target, size.filter, out)
+        resize_frame(frame, target, out)
 
 
 def encode_jpeg(frame: np.ndarray, quality: int) -> bytes:

@@ -17,44 +17,39 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE, DEFAULTS
+from robomimic_ddp.config.host.rlds_keys import DEFAULT_CACHE
 
-DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
 _CODE = f"{DEFAULT_CACHE}/compiled"
 """Where numba keeps code: next to the indices by default. Not in train.data_cache_dir, which others
 may write to: who writes there could have this process run code.
 """
-_PLAIN = "bilinear"
-_PI = np.float32(3.14159265359)
-_RADIUS = {"lanczos3": 3.0, "bilinear_antialias": 1.0}
+_PI, _RADIUS = np.float32(3.14159265359), np.float32(3)
 
 Spans = tuple[np.ndarray, np.ndarray]
 """First input and weights of each output: int64 [N], float32 [N, taps], zeros after the last."""
 
 
-def resize_frame(frame: np.ndarray, target: tuple[int, int], name: str, out: np.ndarray) -> None:
-    """Resize uint8 [h, w, 3] into `out` of size `target` by TensorFlow's filter `name`."""
+def resize_frame(frame: np.ndarray, target: tuple[int, int], out: np.ndarray) -> None:
+    """Resize uint8 [h, w, 3] into `out` of size `target`."""
     height, width, _ = frame.shape
     if (height, width) == target:
         out[...] = frame
-    elif name == _PLAIN:
-        places = *_neighbours(height, target[0]), *_neighbours(width, target[1])
-        compiled = compiled_filter()
-        (compiled.interpolate if compiled else interpolate_in_numpy)(frame, *places, out)
     else:
-        spans = *_spans(height, target[0], name), *_spans(width, target[1], name)
+        spans = *_spans(height, target[0]), *_spans(width, target[1])
         compiled = compiled_filter()
         fits = compiled is not None and compiled.fits(frame.shape, target)
         (compiled if fits else filter_in_numpy)(frame, *spans, out)
 
 
 @lru_cache(maxsize=256)
-def _spans(size: int, wanted: int, name: str) -> Spans:
-    """Return the spans of TensorFlow's ComputeSpansCore with antialias, in its float32 steps."""
+def _spans(size: int, wanted: int) -> Spans:
+    """Return the spans of TensorFlow's ComputeSpansCore for lanczos3 with antialias, in its float32
+    steps.
+    """
     unit, half = np.float32(1), np.float32(0.5)
     inverse = unit / (np.float32(wanted) / np.float32(size))
     scale = max(inverse, unit)
-    reach = np.float32(_RADIUS[name]) * scale
+    reach = _RADIUS * scale
     starts, weights = np.zeros(wanted, np.int64), []
     for x in range(wanted):
         sample = (np.float32(x) + half) * inverse
@@ -63,7 +58,7 @@ def _spans(size: int, wanted: int, name: str) -> Spans:
         raw, total = [], np.float32(0)
         for source in range(first, end):
             distance = abs((np.float32(source) + half - sample) * (unit / scale))
-            raw.append(_weight(distance, name))
+            raw.append(_weight(distance))
             total += raw[-1]
         starts[x] = first
         weights.append([weight * (unit / total) for weight in raw])
@@ -73,15 +68,12 @@ def _spans(size: int, wanted: int, name: str) -> Spans:
     return starts, table
 
 
-def _weight(x: np.float32, name: str) -> np.float32:
-    if name != "lanczos3":
-        return max(np.float32(0), np.float32(1) - x)
-    radius = np.float32(_RADIUS[name])
-    if x > radius:
+def _weight(x: np.float32) -> np.float32:
+    if x > _RADIUS:
         return np.float32(0)
     if x <= 1e-3:
         return np.float32(1)
-    return radius * _sine(_PI * x) * _sine(_PI * x / radius) / (_PI * _PI * x * x)
+    return _RADIUS * _sine(_PI * x) * _sine(_PI * x / _RADIUS) / (_PI * _PI * x * x)
 
 
 def _sine(x: np.float32) -> np.float32:
@@ -122,40 +114,6 @@ def _along(values: np.ndarray, starts: np.ndarray, weights: np.ndarray) -> np.nd
         source = np.minimum(starts + tap, len(values) - 1)
         total += weights[:, tap, None] * values[source]
     return total
-
-
-@lru_cache(maxsize=256)
-def _neighbours(size: int, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return two inputs, and the share of the second, of TensorFlow's ResizeBilinear."""
-    scale = np.float32(size) / np.float32(wanted)
-    place = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
-    low = np.floor(place)
-    lower = np.maximum(low.astype(np.int64), 0)
-    upper = np.minimum(np.ceil(place).astype(np.int64), size - 1)
-    return lower, upper, place - low
-
-
-def interpolate_in_numpy(
-    frame: np.ndarray,
-    top: np.ndarray,
-    bottom: np.ndarray,
-    down: np.ndarray,
-    left: np.ndarray,
-    right: np.ndarray,
-    along: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Interpolate uint8 [h, w, C] between rows and columns (`_neighbours`), and round it into
-    `out`. Has the numbers of the compiled function, and is several times slower.
-    """
-
-    def line(numbers: np.ndarray) -> np.ndarray:
-        values = frame[numbers].astype(np.float32)
-        first = values[:, left]
-        return first + (values[:, right] - first) * along[None, :, None]
-
-    upper = line(top)
-    out[...] = np.rint(upper + (line(bottom) - upper) * down[:, None, None]).astype(np.uint8)
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.rlds.order.windows import WindowShape
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.fields import Fields
 
 PREFETCHED_BATCHES = 2
@@ -20,15 +19,16 @@ PREFETCHED_BATCHES = 2
 class WindowSettings:
     """How windows of one dataset are decoded and normalised.
 
-    files: record files; parse: serialized episode -> features; stored: host camera key -> (height,
-    width) of stored images; scale, offset, limit: float32 [A], action normalisation and clipping.
+    files: record files; parse: serialized episode -> features; size: height and width of delivered
+    images; stored: host camera key -> those of stored images; scale, offset, limit: float32 [A],
+    action normalisation and clipping.
     """
 
     files: tuple[str, ...]
     parse: Callable[[bytes], dict[str, Any]]
     fields: Fields
     shape: WindowShape
-    size: PictureSize
+    size: tuple[int, int]
     stored: dict[str, tuple[int | None, ...]]
     scale: np.ndarray
     offset: np.ndarray

@@ -65,7 +65,7 @@ class Batch:
         count, stack = len(windows), shape.frame_stack
         states = {OBS + key: (stack, *of_frame) for key, of_frame in fields.low_dim_shapes.items()}
         parts = {**states, "actions": (shape.actions, fields.action_size)}
-        pictures = (count, stack, *settings.size.pixels, 3)
+        pictures = (count, stack, *settings.size, 3)
         arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
             **{name: (np.float32, (count, *of_window)) for name, of_window in parts.items()},
             **{OBS + key: (np.uint8, pictures) for key in fields.images},

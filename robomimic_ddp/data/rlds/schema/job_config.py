@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robomimic_ddp.config.host import host_config_check
-from robomimic_ddp.config.host.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.config.tree import at, is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
@@ -57,7 +57,6 @@ def check(config: Any) -> None:
     _check_fraction(config)
     _check_actions(config)
     _check_crops(config)
-    image_filter(config)
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
@@ -67,7 +66,7 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
     """
     check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
-    size = image_dim(config)
+    size = list(image_dim(config))
     names, schemas = dataset_names(config), schema_names(config)
     entries = zip(names, setting(config, "train.sample_weights"), schemas)
     return [
@@ -96,14 +95,15 @@ def schema_names(config: Any) -> list[str]:
     return schemas
 
 
-def image_dim(config: Any) -> list[int]:
-    """Return `observation.image_dim` as [height, width]. Raises ConfigError."""
+def image_dim(config: Any) -> tuple[int, int]:
+    """Return `observation.image_dim` as (height, width). Raises ConfigError."""
     size = setting(config, "observation.image_dim")
     if not is_list(size) or len(size) != 2 or not all(is_whole(number, 1) for number in size):
         raise ConfigError(
             f"observation.image_dim={_plain(size)!r}: expected [height, width] in pixels."
         )
-    return [int(number) for number in size]
+    height, width = size
+    return int(height), int(width)
 
 
 def _check_crops(config: Any) -> None:
@@ -118,16 +118,6 @@ def _check_crops(config: Any) -> None:
             f"{size[0]} x {size[1]} (observation.image_dim); expected smaller ones. Set "
             "crop_height and crop_width there, such as to nine tenths of the image."
         )
-
-
-def image_filter(config: Any) -> str:
-    """Return `observation.image_filter`, one of IMAGE_FILTERS. Raises ConfigError."""
-    name = setting(config, "observation.image_filter")
-    if name not in IMAGE_FILTERS:
-        raise ConfigError(
-            f"observation.image_filter={name!r}: expected one of {', '.join(IMAGE_FILTERS)}."
-        )
-    return name
 
 
 def _check_weights(config: Any) -> None:
