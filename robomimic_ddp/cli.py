@@ -212,9 +212,10 @@ def _reads_host(args: argparse.Namespace) -> bool:
     """
     if args.command == "run" or COMMANDS[args.command].group == "patch":
         return False
-    if args.command in ("inspect-data", "prepare-data"):
+    if args.command == "inspect-data":
         return args.config is not None
-    return args.command not in ("ckpt", "plot", "watch") and getattr(args, "action", "") != "show"
+    of_files = ("ckpt", "plot", "prepare-data", "watch")
+    return args.command not in of_files and getattr(args, "action", "") != "show"
 
 
 @contextlib.contextmanager

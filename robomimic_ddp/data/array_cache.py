@@ -54,7 +54,8 @@ def store(path: Path, what: str, arrays: dict[str, Any]) -> bool:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, arrays)
+        with atomic_open(path, "wb") as file:
+            np.savez(file, **arrays)
         return True
     except OSError as error:
         logger.warning(
@@ -65,12 +66,6 @@ def store(path: Path, what: str, arrays: dict[str, Any]) -> bool:
             error,
         )
         return False
-
-
-def write(path: Path, arrays: dict[str, Any]) -> None:
-    """Replace the file in one step. Raises OSError, also where there is no such folder."""
-    with atomic_open(path, "wb") as file:
-        np.savez(file, **arrays)
 
 
 def compute_together(make: Callable[[], Value]) -> list[Value]:

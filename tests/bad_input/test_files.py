@@ -268,7 +268,6 @@ def test_of_a_large_log_the_end_is_read(tmp_path: Path) -> None:
         (["inspect-data", "a"], False),
         (["inspect-data", "--config", "a.json"], True),
         (["prepare-data", "a", "b", "--size", "8x8"], False),
-        (["prepare-data", "a", "b", "--size", "8x8", "--config", "a.json"], True),
         (["evaluate", "a"], True),
         (["sweep", "run", "a"], True),
     ],

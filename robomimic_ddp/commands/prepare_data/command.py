@@ -12,10 +12,8 @@ from typing import Any
 from rich.filesize import decimal
 
 from robomimic_ddp.config import launch_env, machine, paths
-from robomimic_ddp.config.host import host_config
-from robomimic_ddp.config.host.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.rlds.reading_progress import reading
-from robomimic_ddp.errors import EXIT_DONE, ConfigError, DataError, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, DataError, RobomimicDDPError, UsageError
 from robomimic_ddp.terminal import say, whole_number
 
 QUALITY = 95
@@ -30,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     what = "observation.image_dim of the runs, such as 128x128"
     add("--size", type=_size, required=True, metavar="HxW", help=what)
     add("--cameras", nargs="+", metavar="NAME", help="image features to keep; default: all")
-    what = "a training config: keep its cameras, and compute its index and statistics as well"
-    add("--config", metavar="JSON", help=what)
     what = "JPEG quality, 1 to 100; default %(default)s"
     add("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
     what = "threads to use; default: one per core"
@@ -44,7 +40,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Write this task's files of the prepared set; the last task to finish completes it.
 
     Under torchrun, or in a Slurm array, each task writes a share of the files. Tasks exchange
-    nothing. Raises DataError, ConfigError, UsageError, WriteError.
+    nothing. Raises DataError, UsageError, WriteError.
     """
     launch = launch_env.read_launch_env()
     task, tasks = launch_env.task_of_job(launch)
@@ -89,9 +85,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.inspect_data import survey
     from robomimic_ddp.commands.prepare_data.job import Job
-    from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
-    from robomimic_ddp.data.rlds.schema import job_config
 
     path, root = paths.expanded(args.source), paths.expanded(args.destination)
     if not path.is_dir():
@@ -103,34 +97,9 @@ def _job(args: argparse.Namespace, launch: launch_env.LaunchEnv) -> Any:
     if reason is not None:
         raise UsageError(f"{args.destination!r} cannot be written to: {reason}.")
     source = Source(survey.find(path), skip_missing=args.skip_corrupt)
-    fields, names = None, args.cameras
-    if args.config:
-        config, _ = host_config.config_of_job(args.config)
-        if not host_config.format_is_rlds(config):
-            raise ConfigError(
-                f"--config {args.config}: its train.data_format is not {DATA_FORMAT!r}. Give the "
-                "config of a run on this RLDS dataset."
-            )
-        height, width = job_config.image_dim(config)
-        if (height, width) != args.size:
-            raise UsageError(
-                f"{args.config} trains with images of {height}x{width} (observation.image_dim), "
-                f"but --size gives {args.size[0]}x{args.size[1]}: give --size {height}x{width}, or "
-                "correct the config."
-            )
-        fields = host_datasets.fields_from_config(config, source, config.all_obs_keys)
-        names = names or list(fields.images.values())
-    cameras, dropped = _cameras(source, names)
-    for key, feature in fields.images.items() if fields else ():
-        if feature not in cameras:
-            raise UsageError(
-                f"{args.config} trains with {key!r} ({feature}), which --cameras leaves out. Add "
-                "it to --cameras, or leave --cameras out."
-            )
+    cameras, dropped = _cameras(source, args.cameras)
     threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
-    job = Job(
-        source, root, args.size, args.quality, cameras, dropped, args.skip_corrupt, threads, fields
-    )
+    job = Job(source, root, args.size, args.quality, cameras, dropped, args.skip_corrupt, threads)
     largest = max(math.inf if None in shape else math.prod(shape) for shape in job.stored.values())
     if math.prod(args.size) > largest:
         stored = ", ".join(f"{name} {h}x{w}" for name, (h, w) in job.stored.items())

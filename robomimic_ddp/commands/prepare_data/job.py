@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,8 @@ from typing import Any
 
 from robomimic_ddp import __version__, files
 from robomimic_ddp.commands.prepare_data import metadata
-from robomimic_ddp.data import array_cache
-from robomimic_ddp.data.rlds.index import cache, prepared
-from robomimic_ddp.data.rlds.index.build import as_index, finite
-from robomimic_ddp.data.rlds.index.source import SPLIT, Source, is_rlds_folder
-from robomimic_ddp.data.rlds.index.statistics import merged
-from robomimic_ddp.data.rlds.schema.fields import Fields
+from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.data.rlds.index.source import Source, is_rlds_folder
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError, RobomimicDDPError
 
@@ -49,8 +45,7 @@ class RecordFile:
 @dataclass(frozen=True)
 class Job:
     """A prepared set. root: DEST; size: height and width; quality: of JPEG; cameras, dropped: step
-    features to keep and to drop; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process;
-    fields: the fields that the set gets an index for, or None.
+    features to keep and to drop; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process.
     """
 
     source: Source
@@ -61,7 +56,6 @@ class Job:
     dropped: tuple[str, ...]
     skip_corrupt: bool
     threads: int
-    fields: Fields | None = None
 
     @cached_property
     def target(self) -> Path:
@@ -170,37 +164,17 @@ class Job:
                 )
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
-        """Return the note of a finished file; None if the file is not finished, has another size,
-        or lacks its part of the index.
-        """
+        """Return the note of a finished file; None if it is not finished, or has another size."""
         try:
             note = files.read_json(self.work / DONE / f"{file.path.name}.json")
             size = (self.work / file.path.name).stat().st_size
-            has_its_size = note["bytes"] == size
+            return note if note["bytes"] == size else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        is_indexed = self.fields is None or self._index_part(file).is_file()
-        return note if has_its_size and is_indexed else None
 
-    def _index_part(self, file: RecordFile) -> Path:
-        """Return the path of the part of the index of `file` while the set is written."""
-        return self.work / DONE / f"{file.path.name}.{self._fields_digest}.npz"
-
-    @cached_property
-    def _fields_digest(self) -> str:
-        assert self.fields is not None
-        return cache.fingerprint(self.source.identity, self.fields)
-
-    def finish(
-        self, file: RecordFile, note: Mapping[str, Any], described: Sequence[tuple] = ()
-    ) -> None:
-        """Write the note of a file, after its part of the index. Raises WriteError."""
+    def finish(self, file: RecordFile, note: Mapping[str, Any]) -> None:
+        """Write the note of a file. Raises WriteError."""
         path = self.work / DONE / f"{file.path.name}.json"
-        if self.fields is not None:
-            with must_be_written(self._index_part(file)):
-                index = as_index(described, self.fields)
-                index = index.select(finite(index))
-                array_cache.write(self._index_part(file), cache.arrays_of(index))
         with must_be_written(path), atomic_open(path) as out:
             json.dump(note, out)
 
@@ -215,9 +189,8 @@ class Job:
         with must_be_written(self.target):
             try:
                 self._write_metadata(done)
-                self._write_index()
                 self.work.rename(self.target)
-            except (OSError, DataError) as error:
+            except OSError as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
                     file = Path(getattr(error, "filename", None) or "")
                     if file.parent == self.source.folder or isinstance(error, RobomimicDDPError):
@@ -232,21 +205,12 @@ class Job:
         """
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
-        for pattern in (".*.tmp", f"{cache.IN_SET}/.*.tmp"):
-            for temporary in self.target.glob(pattern):
-                temporary.unlink(missing_ok=True)
+        for temporary in self.target.glob(".*.tmp"):
+            temporary.unlink(missing_ok=True)
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
         images = {**dict.fromkeys(self.changed, self.size), **dict.fromkeys(self.dropped)}
         metadata.write(self.work, self.source.folder, self._notes, done, images)
-
-    def _write_index(self) -> None:
-        files = [file for file in self.files if file.split == SPLIT]
-        parts = [cache.read(self._index_part(file)) for file in files] if self.fields else [None]
-        if self.fields and all(parts):  # otherwise the first run makes the index
-            name = f"{self.target.parent.name}/{self.target.name}"
-            source = Source(self.work, self.skip_corrupt)
-            cache.write_in_set(self.work, source, name, self.fields, merged(parts))
 
 
 def _has_content(folder: Path) -> bool:

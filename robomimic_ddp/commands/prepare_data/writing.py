@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.prepare_data.job import Job, RecordFile
-from robomimic_ddp.data.rlds.index.build import describer
 from robomimic_ddp.data.rlds.index.example import EpisodeParser, parsed_example
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
@@ -55,13 +54,12 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
 def _write(
     job: Job, file: RecordFile, offsets: list[int], rows: Iterable[tuple], add: Callable[[int], Any]
 ) -> None:
-    """Write a file from its `rows`, and note it with its rows of the index."""
-    written, read, psnr, described = 0, set(), [], []
+    """Write a file from its `rows`, and note it."""
+    written, read, psnr = 0, set(), []
     with record_writer(job.work / file.path.name) as put:
-        for _, offset, size, raw, images, errors, in_index in rows:
+        for _, offset, size, raw, images, errors in rows:
             data = _rewritten(raw, dict(zip(job.changed, images)), job.dropped)
             put(data)
-            described.append((file.number, written, *in_index))
             written += len(data) + FRAMING_BYTES
             read.add(int(offset))
             psnr += [round(float(error), 2) for error in errors]
@@ -69,17 +67,16 @@ def _write(
     left_out = [number for number, offset in enumerate(offsets) if offset not in read]
     left_out += range(len(offsets), file.episodes)
     note = {"episodes": len(read), "bytes": written, "left_out": left_out, "psnr": psnr}
-    job.finish(file, note, described)
+    job.finish(file, note)
 
 
 def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
     """Return a function that maps a serialized episode to a tuple: the episode, the new images [T]
-    of each of `job.changed`, the PSNR in dB of the first image of each, and the row of
-    `describer`, empty without `job.fields`. names: the step features to read. With
-    `job.skip_corrupt` images of the right size are decoded too, since they may be damaged.
+    of each of `job.changed`, and the PSNR in dB of the first image of each. names: the step
+    features to read. With `job.skip_corrupt` images of the right size are decoded too, since they
+    may be damaged.
     """
     unchanged = sorted({*job.cameras} - {*job.changed}) if job.skip_corrupt else ()
-    describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
     parse = EpisodeParser(job.source.features, names)
 
     def frames_of(episode: Mapping[str, Any], name: str) -> Iterator[np.ndarray]:
@@ -108,7 +105,7 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
                 if len(encoded) == 1:
                     errors.append(_psnr(frame, decode(encoded[0])))
             images.append(encoded)
-        return raw, images, errors, describe(raw)
+        return raw, images, errors
 
     return prepare
 

@@ -28,7 +28,7 @@ from robomimic_ddp.data.rlds.schema.fields import Fields, available_keys, find_f
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
 from robomimic_ddp.distributed import group
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.terminal import print_clean
 
 GYM_TYPE = 2
@@ -199,22 +199,6 @@ def indices_from_config(
             text = f"note: {count} of {source.folder} are left out. {left_out}"
             print_clean(text, file=sys.stderr)
         yield source, fields, index, rows
-
-
-def fields_from_config(config: Any, source: Source, obs_keys: Sequence[str]) -> Fields:
-    """Return what a run with `config` reads of the dataset `source`, wherever that is; it is found
-    among train.dataset_names by its name, such as "droid" or "<name>/<builder config>". Raises
-    DataError, ConfigError.
-    """
-    job_config.check(config)
-    names, folder = job_config.dataset_names(config), source.folder.parent
-    for name, schema in zip(names, job_config.schema_names(config)):
-        if folder.parts[-len(Path(name).parts) :] == Path(name).parts:
-            return _fields_of_run(config, source, schema, obs_keys)
-    raise ConfigError(
-        f"train.dataset_names={names} does not have the dataset {folder.name!r} of "
-        f"{source.folder}. Give the config of runs that train on it."
-    )
 
 
 def _fields_of_run(config: Any, source: Source, schema: str, obs_keys: Sequence[str]) -> Fields:

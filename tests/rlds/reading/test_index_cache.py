@@ -90,28 +90,18 @@ def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
     assert f"reading {source.folder} for its index ({len(source.files)} files)" in caplog.text
 
 
-def test_an_index_in_a_prepared_set_is_used(copy, tmp_path, files_read):
-    source, fields = source_and_fields(copy)
-    index = build.make_index(source, fields)
-    index_cache.write_in_set(copy, source, source.name, fields, index)
-    assert len([*(copy / index_cache.IN_SET).iterdir()]) == 2
-    for skip_corrupt in (False, True):
-        loaded = index_cache.load_index(source, fields, str(tmp_path / "cache"), skip_corrupt)
-        assert same(loaded, index) and files_read == []
-
-
 def test_parts_stay_until_the_index_is_stored(stored, tmp_path, files_read, monkeypatch, caplog):
     source, fields = source_and_fields(stored.folder)
-    write = array_cache.write
+    atomic_open = array_cache.atomic_open
 
-    def write_parts(path, arrays):
+    def open_parts(path, mode):
         if path.parent == tmp_path:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, arrays)
+        return atomic_open(path, mode)
 
     with monkeypatch.context() as patched:
         patched.setattr(index_cache, "_PART_BYTES", 1)
-        patched.setattr(array_cache, "write", write_parts)
+        patched.setattr(array_cache, "atomic_open", open_parts)
         index = index_cache.load_index(source, fields, str(tmp_path))
     assert len(files_read) == len(source.files) and "the index " in caplog.text
     assert same(index_cache.load_index(source, fields, str(tmp_path)), index)
@@ -162,7 +152,7 @@ def test_offsets_of_several_files_are_read_at_once(stored, monkeypatch):
 
 def test_files_without_an_episode_add_nothing_to_an_index(stored):
     source, fields = source_and_fields(stored.folder)
-    index, empty = build.make_index(source, fields), build.as_index([], fields)
+    index, empty = build.make_index(source, fields), build._as_index([], fields)
     assert same(statistics.merged([empty, index, empty]), index)
     columns, others = index_cache.arrays_of(empty), index_cache.arrays_of(index)
     assert {len(column) for column in columns.values()} == {0}
@@ -196,7 +186,8 @@ def test_a_camera_that_was_dropped_is_an_error_for_who_asks_for_it(
     config = make_config(rlds_schema=str(tmp_path / "strict.yaml"))
     vars(source)["prepared"] = {"left_out": {}, "dropped": ["observation/dropped_camera"]}
     kept = [*CAMERAS[:2], *STATES[:2]]
-    fields = host_datasets.fields_from_config(config, source, kept)
+    schema = config.train.rlds_schema
+    fields = host_datasets._fields_of_run(config, source, schema, kept)
     assert [*fields.images] == [*CAMERAS[:2]] and [*fields.actions] == [*ACTIONS]
     with pytest.raises(DataError, match="was prepared without the camera"):
-        host_datasets.fields_from_config(config, source, [CAMERAS[2]])
+        host_datasets._fields_of_run(config, source, schema, [CAMERAS[2]])

@@ -68,11 +68,11 @@ def make_index(
     doing = f"building the index of {source.folder}"
     rows = []
     for file, offset, size, *described in rows_of(
-        paths, places, describer(source, fields), threads, doing, skip_corrupt
+        paths, places, _describer(source, fields), threads, doing, skip_corrupt
     ):
         rows.append((file, offset, *described))
         add(int(size) + FRAMING_BYTES)
-    index = as_index(rows, fields)
+    index = _as_index(rows, fields)
     if skip_corrupt:
         return index.select(finite(index))
     _require_finite(index, source)
@@ -124,8 +124,8 @@ def left_out(index: Index, source: Source) -> str | None:
     )
 
 
-def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
-    """Return rows (file, offset, and what `describer` returns) as an Index."""
+def _as_index(rows: Sequence[tuple], fields: Fields) -> Index:
+    """Return rows (file, offset, and what `_describer` returns) as an Index."""
     if rows:
         columns = [np.stack(column) for column in zip(*rows)]
     else:
@@ -149,7 +149,7 @@ def _require_finite(index: Index, source: Source) -> None:
             )
 
 
-def describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
+def _describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
     """Return a function: a serialized episode -> its row of the index, without file and offset."""
     names = {*step_features_read(fields, False), *fields.judged}
     parse = EpisodeParser(source.features, sorted(names))

@@ -25,7 +25,6 @@ from robomimic_ddp.data.rlds.index.build import (
     finite,
     left_out,
     make_index,
-    missing_episodes,
 )
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
@@ -39,8 +38,6 @@ INDEX_VERSION = 5
 """Raised when the stored data, or how an action is computed, changes: old caches are ignored."""
 _GROUPS = ("actions", "states")
 _FILES = "files"
-IN_SET = "index"
-"""The folder of a prepared set with the indices that `prepare-data` has made."""
 _PART_BYTES = 2**30
 """Bytes of record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
@@ -99,32 +96,10 @@ def load_index(
 def _cached(
     source: Source, fields: Fields, cache: str | None, skip_corrupt: bool
 ) -> tuple[Path, Index | None]:
-    """Return the file of the index, and the index if the cache or a prepared set has it."""
+    """Return the file of the index, and the index if that can be used."""
     name = f"{source.folder.parent.name}-{fingerprint(source.identity, fields, skip_corrupt)}.npz"
-    in_cache = array_cache.cache_folder(cache) / name
-    for path in (in_cache, source.folder / IN_SET / name):
-        index = read(path)
-        if index is not None:
-            return path, index
-    return in_cache, None
-
-
-def read(path: Path) -> Index | None:
-    """Return the index in a file, or None where there is none that can be used."""
-    return array_cache.read(path, "index", _index_of)
-
-
-def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index: Index) -> None:
-    """Write `index` into the `folder` of a prepared set, where `load_index` finds it once the
-    folder is that of the dataset `name`; only for `ddp.skip_corrupt` if it lacks episodes. source:
-    the same folder. Raises OSError.
-    """
-    identity = {**source.identity, "dataset": name}
-    (folder / IN_SET).mkdir(exist_ok=True)  # not `folder`: another task may have renamed it
-    for skip_corrupt in (True,) if missing_episodes(index, source).any() else (False, True):
-        key = fingerprint(identity, fields, skip_corrupt)
-        file = folder / IN_SET / f"{name.partition('/')[0]}-{key}.npz"
-        array_cache.write(file, arrays_of(index))
+    path = array_cache.cache_folder(cache) / name
+    return path, array_cache.read(path, "index", _index_of)
 
 
 def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:

@@ -122,8 +122,8 @@ class RLDSLoader:
                 f"{_describe_fault(error, self.dataset)} ({error}). Copy or prepare that file "
                 "again. To train without it: `robomimic-ddp prepare-data --skip-corrupt` writes "
                 "the dataset without episodes that cannot be read or decoded; or, where the record "
-                "itself is damaged, delete the dataset's index from train.data_cache_dir (and the "
-                "folder `index` of a prepared set) and set ddp.skip_corrupt=true."
+                "itself is damaged, delete the dataset's index from train.data_cache_dir and set "
+                "ddp.skip_corrupt=true."
             ) from error
         if self._device is not None:
             batch = moved(batch, self._device)
