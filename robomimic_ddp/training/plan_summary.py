@@ -14,7 +14,6 @@ from robomimic_ddp import terminal
 from robomimic_ddp.config import machine, paths, tree
 from robomimic_ddp.config.host import net_sizes
 from robomimic_ddp.config.planning import learning_rate, memory
-from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.distributed import host_algo
@@ -198,5 +197,3 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     for dataset in datasets_of(loader):
         if getattr(dataset, "prepared", None):
             yield f"data: {dataset.name} is {dataset.prepared}"
-        if unlisted := getattr(dataset, "unlisted", None):
-            yield warning_of_unlisted(dataset.name, unlisted)

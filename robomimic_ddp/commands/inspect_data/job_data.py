@@ -44,7 +44,6 @@ def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[st
         "kind": "statistics",
         "path": str(source.folder),
         "files": len(source.files),
-        "unlisted": source.unlisted,
         "episodes": len(index.length),
         "used": len(rows),
         "steps": int(index.length[rows].sum()),

@@ -8,7 +8,6 @@ from typing import Any
 from rich.filesize import decimal
 
 from robomimic_ddp.data.rlds.index import prepared
-from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
 from robomimic_ddp.terminal import print_clean, say, table, width
 
 TABLES = ("cameras", "features", "actions")
@@ -54,8 +53,6 @@ def _cell(value: Any) -> str:
 def _remarks(report: dict[str, Any]) -> Iterator[str]:
     if report.get("filter_keys"):
         yield f"filter keys: {', '.join(report['filter_keys'])}"
-    if report.get("unlisted"):
-        yield warning_of_unlisted(report["path"], report["unlisted"])
     if report["kind"] != "rlds":
         return
     yield f"{report['files']} files, {decimal(report['bytes'])}"

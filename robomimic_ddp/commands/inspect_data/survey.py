@@ -131,7 +131,6 @@ def report_of(source: Source, episodes: Sequence[Episode]) -> dict[str, Any]:
         "episodes": sum(source.episodes_per_file),
         "length": length_summary([episode.length for episode in episodes]),
         "files": len(source.files),
-        "unlisted": source.unlisted,
         "bytes": sum(source.sizes),
         "cameras": {name: _size(source, name, episodes) for name in source.cameras},
         "features": {

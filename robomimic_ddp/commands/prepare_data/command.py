@@ -134,17 +134,12 @@ def _cameras(source: Any, names: list[str] | None) -> tuple[tuple[str, ...], tup
 
 
 def _headline(job: Any) -> str:
-    from robomimic_ddp.data.rlds.index.source import warning_of_unlisted
-
-    folder, unlisted = job.source.folder, job.source.unlisted
-    warning = f"\n{warning_of_unlisted(folder, unlisted)}" if unlisted else ""
     episodes = sum(file.episodes for file in job.files)
     dropped = f"; dropped: {', '.join(job.dropped)}" if job.dropped else ""
     height, width = job.size
     return (
-        f"{folder} -> {job.target}: {len(job.files)} files, {episodes} episodes; "
-        f"{', '.join(job.cameras)} to {height}x{width}, JPEG quality {job.quality}"
-        f"{dropped}{warning}"
+        f"{job.source.folder} -> {job.target}: {len(job.files)} files, {episodes} episodes; "
+        f"{', '.join(job.cameras)} to {height}x{width}, JPEG quality {job.quality}{dropped}"
     )
 
 

@@ -91,11 +91,6 @@ class RLDSDataset:
         notes = self.source.prepared
         return notes and prepared.described(notes, self.size)
 
-    @property
-    def unlisted(self) -> list[str]:
-        """Record files in its folder that its metadata does not list."""
-        return self.source.unlisted
-
     def __repr__(self) -> str:
         shown = {
             "path": self.source.folder,

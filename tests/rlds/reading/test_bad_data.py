@@ -20,7 +20,7 @@ from robomimic_ddp.data.rlds.index.records import (
     record_offsets,
     rows_of,
 )
-from robomimic_ddp.data.rlds.index.source import Source, find_dataset, warning_of_unlisted
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.pipeline.images import RecordError, decode
 from robomimic_ddp.errors import DataError
 
@@ -95,18 +95,6 @@ def test_record_files_of_another_folder_are_not_read(copy):
     assert template in info.read_text()
     info.write_text(info.read_text().replace(template, f"../1.0.0/../{template}"))
     assert "names record files in other folders" in message(lambda: Source(copy).files)
-
-
-def test_record_files_that_the_metadata_does_not_list_are_named(copy):
-    assert Source(copy).unlisted == []
-    for name in ("b-train.tfrecord-00001-of-00002", "a-train.tfrecord", "a-test.tfrecord"):
-        (copy / name).touch()
-    unlisted = Source(copy).unlisted
-    assert unlisted == ["a-train.tfrecord", "b-train.tfrecord-00001-of-00002"]
-    line = warning_of_unlisted(copy, unlisted)
-    assert line.startswith(
-        f"warning: 2 record file(s) in {copy}, such as a-train.tfrecord, are not"
-    )
 
 
 def test_no_thread_reads_on_after_an_error(copy, monkeypatch):

@@ -59,17 +59,6 @@ def test_droid_data_is_described_and_its_schema_found(stored, capsys):
     assert report["schema"] == "droid"
 
 
-def test_record_files_that_the_metadata_does_not_list_are_said(stored, capsys, tmp_path):
-    folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
-    assert not inspected(capsys, folder)["unlisted"]
-    last = sorted(folder.glob("*tfrecord*"))[-1]
-    for name in ("made_up-train.tfrecord-00077-of-00078", "made_up-val.tfrecord-00000-of-00001"):
-        shutil.copy(last, folder / name)
-    assert inspected(capsys, folder)["unlisted"] == ["made_up-train.tfrecord-00077-of-00078"]
-    assert main(["inspect-data", str(folder)]) == 0
-    assert "00077-of-00078, are not listed in" in capsys.readouterr().out.replace("\n", " ")
-
-
 def test_the_config_of_the_second_schema_is_the_hosts(others, capsys, tmp_path):
     out = tmp_path / "out"
     report = inspected(capsys, others / "bridge_like", "-o", out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,15 +109,6 @@ def _require_known_classes(content: Any, key: str = "") -> None:
             )
 
 
-def warning_of_unlisted(folder: Any, names: Sequence[str]) -> str:
-    """A line on the `Source.unlisted` of a dataset."""
-    return (
-        f"warning: {len(names)} record file(s) in {folder}, such as {names[0]}, are not listed in "
-        f"its {INFO_FILE} and are not read: they were added later, or the metadata is older. Move "
-        "them away, or prepare the dataset again."
-    )
-
-
 @dataclass(frozen=True)
 class Source:
     """One dataset on disk. skip_missing: missing files are counted, and not an error."""
@@ -193,13 +183,6 @@ class Source:
                 f"such as {missing[0]}. Copy or prepare the dataset again."
             )
         return files
-
-    @property
-    def unlisted(self) -> list[str]:
-        """Return the record files of split "train" that the folder's metadata does not list."""
-        listed = {path.name for path in self.files}
-        names = (path.name for path in self.folder.glob(f"*-{SPLIT}.tfrecord*"))
-        return sorted(name for name in names if name not in listed)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
