@@ -129,7 +129,7 @@ class Job:
 
     @cached_property
     def _notes(self) -> dict[str, Any]:
-        """The notes of the set, see `index.prepared`, without `psnr` and `left_out`."""
+        """The notes of the set, see `index.prepared`, without `left_out`."""
         identity = self.source.identity
         return {
             "format": prepared.FORMAT,

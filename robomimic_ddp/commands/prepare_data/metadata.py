@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,11 @@ def write(
 ) -> None:
     """Write the metadata of the set in `work`, prepared from the dataset in `folder`.
 
-    notes: see `index.prepared`, without `psnr` and `left_out`; done: `RecordFile` -> its note;
+    notes: see `index.prepared`, without `left_out`; done: `RecordFile` -> its note;
     images: camera -> height and width, None for a dropped one. Raises OSError.
     """
     from google.protobuf import json_format
 
-    notes = {**notes, "psnr": _merged_psnr(done.values())}
     # Not the source's file, which older versions of tensorflow-datasets have written differently.
     features = json_format.MessageToDict(Source(folder).features.to_proto())
     _change_features(features, images)
@@ -88,14 +86,6 @@ def _merged_left_out(lost: Sequence[int], left_out: Sequence[int]) -> list[int]:
     """
     written = [n for n in range(len(lost) + max(left_out, default=-1) + 1) if n not in lost]
     return sorted([*lost, *(written[n] for n in left_out)])
-
-
-def _merged_psnr(notes: Iterable[Any]) -> dict[str, Any] | None:
-    """Return `psnr` for the set's notes (see `index.prepared`) from the notes of its files."""
-    psnr = [value for note in notes for value in note["psnr"]]
-    if not psnr:
-        return None
-    return {"mean": statistics.fmean(psnr), "least": min(psnr), "frames": len(psnr)}
 
 
 def _children(node: Any) -> Any:

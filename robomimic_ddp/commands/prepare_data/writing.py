@@ -22,13 +22,9 @@ from robomimic_ddp.data.rlds.index.records import (
 )
 from robomimic_ddp.data.rlds.pipeline.images import (
     RecordError,
-    decode,
     decode_resized,
     encode_jpeg,
 )
-
-_HIGHEST_PSNR = 99.0
-"""In dB, for an image whose pixels are equal."""
 
 
 def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) -> None:
@@ -55,26 +51,23 @@ def _write(
     job: Job, file: RecordFile, offsets: list[int], rows: Iterable[tuple], add: Callable[[int], Any]
 ) -> None:
     """Write a file from its `rows`, and note it."""
-    written, read, psnr = 0, set(), []
+    written, read = 0, set()
     with record_writer(job.work / file.path.name) as put:
-        for _, offset, size, raw, images, errors in rows:
+        for _, offset, size, raw, images in rows:
             data = _rewritten(raw, dict(zip(job.changed, images)), job.dropped)
             put(data)
             written += len(data) + FRAMING_BYTES
             read.add(int(offset))
-            psnr += [round(float(error), 2) for error in errors]
             add(int(size) + FRAMING_BYTES)
     left_out = [number for number, offset in enumerate(offsets) if offset not in read]
     left_out += range(len(offsets), file.episodes)
-    note = {"episodes": len(read), "bytes": written, "left_out": left_out, "psnr": psnr}
-    job.finish(file, note)
+    job.finish(file, {"episodes": len(read), "bytes": written, "left_out": left_out})
 
 
 def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
-    """Return a function that maps a serialized episode to a tuple: the episode, the new images [T]
-    of each of `job.changed`, and the PSNR in dB of the first image of each. names: the step
-    features to read. With `job.skip_corrupt` images of the right size are decoded too, since they
-    may be damaged.
+    """Return a function that maps a serialized episode to that and the new images [T] of each of
+    `job.changed`. names: the step features to read. With `job.skip_corrupt` images of the right
+    size are decoded too, since they may be damaged.
     """
     unchanged = sorted({*job.cameras} - {*job.changed}) if job.skip_corrupt else ()
     parse = EpisodeParser(job.source.features, names)
@@ -94,26 +87,15 @@ def _preparer(job: Job, names: Sequence[str]) -> Callable[[bytes], tuple]:
         lengths = {len(episode[name]) for name in names}
         if len(lengths) > 1:
             raise RecordError("numbers of steps differ")
-        images, errors = [], []
         for name in unchanged:
             for _ in frames_of(episode, name):
                 pass
-        for name in job.changed:
-            encoded: list[bytes] = []
-            for frame in frames_of(episode, name):
-                encoded.append(encode_jpeg(frame, job.quality))
-                if len(encoded) == 1:
-                    errors.append(_psnr(frame, decode(encoded[0])))
-            images.append(encoded)
-        return raw, images, errors
+        return raw, [
+            [encode_jpeg(frame, job.quality) for frame in frames_of(episode, name)]
+            for name in job.changed
+        ]
 
     return prepare
-
-
-def _psnr(frame: np.ndarray, decoded: np.ndarray) -> float:
-    """Return the peak signal to noise ratio in dB, at most _HIGHEST_PSNR."""
-    error = np.mean((frame.astype(np.float32) - decoded.astype(np.float32)) ** 2)
-    return min(float(10 * np.log10(255**2 / max(error, 1e-9))), _HIGHEST_PSNR)
 
 
 def _rewritten(raw: bytes, images: Mapping[str, Sequence[bytes]], dropped: Sequence[str]) -> bytes:

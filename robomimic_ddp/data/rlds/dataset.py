@@ -87,7 +87,7 @@ class RLDSDataset:
 
     @property
     def prepared(self) -> str | None:
-        """How its pixels differ from its source's, if `prepare-data` has written it."""
+        """Where it comes from and how images are stored, if `prepare-data` has written it."""
         notes = self.source.prepared
         return notes and prepared.described(notes, self.size)
 

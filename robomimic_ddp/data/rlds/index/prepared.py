@@ -5,8 +5,7 @@ A prepared set has the episodes of its source in the same files and order, with 
 
 - format: FORMAT; source: `Source.identity`; folder, fingerprint: of the source;
 - size: [height, width]; encoding, quality: of JPEG;
-- cameras, dropped: step features that were kept and dropped; psnr: mean, least (dB) and number of
-  frames of a sample, against the pixels before encoding, or None if no image was changed;
+- cameras, dropped: step features that were kept and dropped;
 - left_out: {split: {number of file: [numbers of records in the file of the first source]}}, damaged
   episodes.
 """
@@ -54,15 +53,9 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 
 
 def quality(notes: Mapping[str, Any]) -> str:
-    """Return how the pixels differ from the source's, for people."""
-    psnr, height, width = notes["psnr"], *notes["size"]
-    form = f"{height}x{width}, JPEG quality {notes['quality']}"
-    if psnr is None:
-        return f"{form}: pixels are the source's"
-    return (
-        f"{form}: PSNR {psnr['mean']:.1f} dB against the resized source, {psnr['least']:.1f} dB at "
-        f"least, in {psnr['frames']} sampled frames"
-    )
+    """Return the size and quality of its images, for people."""
+    height, width = notes["size"]
+    return f"{height}x{width}, JPEG quality {notes['quality']}"
 
 
 def damaged(notes: Mapping[str, Any]) -> int:
