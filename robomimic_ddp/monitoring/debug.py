@@ -43,8 +43,6 @@ def _data(loader: Any) -> Iterator[str]:
         yield f"{len(loader)} batches a pass of {len(dataset)} samples over all ranks"
     except Exception:  # a host's stream, or a faulty __len__, as of DROID's RLDS dataset
         yield "a stream without length"
-    if hasattr(loader, "describe_share"):
-        yield f"(this rank has {loader.describe_share()})"
     if hasattr(loader, "digest"):
         yield f"(this rank's order: {loader.digest()[:12]})"
 

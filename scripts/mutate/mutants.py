@@ -16,7 +16,7 @@ from mutmut.mutation.mutators import mutation_operators
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXTS = {
-    *("__repr__", "describe", "describe_share", "_devices", "_not_called"),
+    *("__repr__", "describe", "_devices", "_not_called"),
     *("_other_model", "cells", "sentence", "_lost", "_names"),
 }
 """Functions that make a text for people."""

@@ -11,7 +11,6 @@ from torch.utils.data import Sampler
 from robomimic_ddp.data.sampling.pass_order import Order
 
 TELLING_INDICES = 10
-_SHOWN = 5
 
 
 class ShardedSampler(Sampler):
@@ -87,12 +86,6 @@ class ShardedSampler(Sampler):
         """This rank's indices of the current pass, int [N]."""
         self._begin_if_none()
         return self._share
-
-    def describe_share(self) -> str:
-        """Describe this rank's share of the current pass."""
-        self._begin_if_none()
-        first = ", ".join(str(index) for index in self._share[:_SHOWN])
-        return f"{len(self._share)} samples, the first of them {first or 'none'}"
 
     def order_digest(self) -> str:
         """Return the hex SHA-256 of the order of the current pass: equal on every rank."""

@@ -18,7 +18,7 @@ class ShardedLoader(Wrapped):
 
     Iterates the DataLoader `loader`, which has every argument of the host but sampler, shuffle,
     batch size and drop_last. Other attributes are the DataLoader's (`dataset`, `batch_size`, ...)
-    and the sampler's (`order_digest`, `telling_digest`, `describe_share`, `each_sample_once`, ...).
+    and the sampler's (`order_digest`, `telling_digest`, `each_sample_once`, ...).
 
     samples_delivered: samples of this rank delivered so far, over all passes, without prefetched
     ones. seed: worker processes are seeded from (seed, rank, pass) and not from the global random

@@ -96,10 +96,6 @@ def test_digests_tell_ranks_and_passes_apart(load):
     loaders = [make_loader(train, 4, rank, 2, 0) for rank in range(2)]
     before = [loader.digest() for loader in loaders]
     assert before[0] != before[1]
-    said = [loader.describe_share() for loader in loaders]
-    windows = [int(text.partition(" windows of ")[0]) for text in said]
-    assert sum(windows) <= len(train) < sum(windows) + 8 and said[0] != said[1]
-    assert all("episodes in" in text and "file(s): " in text for text in said)
     for _ in loaders[0]:
         pass
     assert loaders[0].digest() not in before

@@ -127,11 +127,6 @@ class MixtureTrainLoader(_MixtureLoader):
             total.update(member.order_digest().encode())
         return total.hexdigest()
 
-    def describe_share(self) -> str:
-        """Describe what this rank reads in the current passes."""
-        shares = [(member.dataset.name, member.describe_share()) for member in self.members]
-        return "; ".join(f"{name}: {share}" for name, share in shares)
-
     def digest(self) -> str:
         """Return a hex digest of what this rank reads in the current passes."""
         digests = "".join(member.digest() for member in self.members)

@@ -9,8 +9,6 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
@@ -22,7 +20,6 @@ from robomimic_ddp.data.rlds.window_table import PassPlans
 from robomimic_ddp.errors import DataError
 
 _KIND = "course"
-_MOST_NAMES = 4
 
 
 class RLDSTrainLoader(RLDSLoader):
@@ -197,17 +194,6 @@ class RLDSTrainLoader(RLDSLoader):
     def digest(self) -> str:
         """Return a hex digest of what this rank reads in the current pass."""
         return self._plan_of(self._part).digest()
-
-    def describe_share(self) -> str:
-        """Describe what this rank reads in the current pass: windows, episodes, files."""
-        plan = self._plan_of(self._part)
-        episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
-        names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
-        rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return (
-            f"{plan.pieces.windows} windows of {episodes} episodes in {len(names)} file(s): "
-            f"{', '.join(names[:_MOST_NAMES])}{rest}"
-        )
 
     telling_digest = digest
     """Shards are disjoint, so two ranks' never agree."""
