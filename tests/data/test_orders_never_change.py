@@ -141,9 +141,9 @@ def test_a_part_with_what_two_passes_have_left():
     assert [digest(indices(plan)) for plan in plans] == ["073c9de57974", "df772e4aefb1"]
 
 
-@pytest.mark.parametrize(("most", "count"), [(None, 60), (60, 60), (999, 60), (25, 25), (1, 1)])
-def test_validation_reads_windows_spread_over_the_episodes(most, count):
-    plans = [TABLE.valid_plan(rank, 3, most, buffer=5) for rank in range(3)]
+@pytest.mark.parametrize("count", [60, 25, 1])
+def test_validation_reads_windows_spread_over_the_episodes(count):
+    plans = [TABLE.valid_plan(rank, 3, count, buffer=5) for rank in range(3)]
     read = np.concatenate([indices(plan) for plan in plans])
     assert len(read) == count and np.all(np.diff(read) > 0)
     of_episode = np.bincount(np.searchsorted(np.cumsum(WINDOWS), read, "right"), minlength=10)
@@ -151,7 +151,7 @@ def test_validation_reads_windows_spread_over_the_episodes(most, count):
     assert [plan.pieces.windows for plan in plans] == [
         count * (rank + 1) // 3 - count * rank // 3 for rank in range(3)
     ]
-    if most == 25:
+    if count == 25:
         assert digest(read) == "f3e9dea421a3"
         leaving = [plan.shuffle.leaving(0, plan.pieces.windows)[0] for plan in plans]
         assert digest(*leaving) == "5cc95af53d47"

@@ -41,14 +41,11 @@ class WindowTable:
         share = schedule.share(part, rank)
         return self._plan(share.pieces, self.per_pass, share.shuffle, schedule.seed, share.before)
 
-    def valid_plan(
-        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
-    ) -> PassPlan:
-        """Return the rank's share of all windows in file order, or of `most_windows` spread evenly
-        over the episodes; shuffled by a buffer of `buffer` windows.
+    def valid_plan(self, rank: int, world_size: int, wanted: int, buffer: int) -> PassPlan:
+        """Return the rank's share of `wanted` windows, spread evenly over the episodes in file
+        order; shuffled by a buffer of `buffer` windows.
         """
         ends, total = np.cumsum(self.counts), int(self.counts.sum())
-        wanted = total if most_windows is None else min(most_windows, total)
         per_pass = ends * wanted // total - (ends - self.counts) * wanted // total
         row = partition.pass_row(per_pass, np.arange(len(self.file)), 0)
         pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))

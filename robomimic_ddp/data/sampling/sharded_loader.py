@@ -128,17 +128,17 @@ class ShardedValidLoader:
     """
 
     def __init__(
-        self, dataset: Any, size: int, host_batch_size: int, of: Callable[[int], ShardedLoader]
+        self, dataset: Any, size: int, host_batch_size: int, of: Callable[[int], Any]
     ) -> None:
-        """size: samples; of: makes this rank's loader of the first samples of the order."""
+        """size: samples of all ranks; of: makes this rank's loader of a number of them."""
         self.dataset, self.size, self.host_batch_size = dataset, size, host_batch_size
         # `of` must not refer to this object: if the garbage collector frees a loader with
         # persistent workers, it waits 5 s for each worker.
         self._of = of
-        self._loaders: dict[int, ShardedLoader] = {}
+        self._loaders: dict[int, Any] = {}
 
-    def limited(self, num_steps: int | None) -> ShardedLoader:
-        """Return this rank's share of the first min(num_steps x configured batch size, size)
+    def limited(self, num_steps: int | None) -> Any:
+        """Return the loader of this rank's share of min(num_steps x configured batch size, size)
         samples; None: of all. The configured batch size is the host's: the same samples at every
         world size.
         """

@@ -194,7 +194,7 @@ def test_validation_holds_each_window_once_over_ranks(mixed):
     assert len(seen) == len(set(seen)) == len(valid) == sum(map(len, valid.datasets))
     assert {index >= FIRST for index in seen} == {True, False}
     parts = [loader.limited(2) for loader in loaders]
-    assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
+    assert loaders[0].limited(2) is parts[0]
     some = one_pass(*parts)
     assert len(some) == len(set(some)) == 8 == sum(part.windows for part in parts)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.data.rlds.loaders.valid import Limited
 from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 
@@ -145,17 +144,8 @@ class MixtureTrainLoader(_MixtureLoader):
             member.close()
 
 
-class MixtureValidLoader(Limited, _MixtureLoader):
-    """One rank's share of the validation windows of all datasets, each window once over ranks."""
-
-    def _of(self, wanted: int) -> MixtureValidLoader:
-        total, members, end = len(self.dataset), [], 0
-        wanted = min(total, wanted)
-        for member in self.members:
-            begin, end = end, end + len(member.dataset)
-            members.append(member.limited_to(end * wanted // total - begin * wanted // total))
-        place = (self.batch_size, self.rank, self.world_size)
-        return MixtureValidLoader(self.dataset, *place, members)
+class MixtureValidLoader(_MixtureLoader):
+    """One rank's share of the validation windows of all datasets, one dataset after the other."""
 
     @property
     def windows(self) -> int:
