@@ -7,6 +7,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
@@ -61,6 +62,20 @@ def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         error.everywhere = True
         raise error from MainRankTraceback(f"on the main rank:\n{text}")
     return value
+
+
+def on_main_untimed(waiting: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Collective: `on_main` for what takes long. The others wait without ddp.timeout, in `waiting`,
+    a group of `group.without_time_limit`.
+    """
+    outcome: Future = Future()
+    if group.is_main():
+        try:
+            outcome.set_result(function(*args, **kwargs))
+        except Exception as error:
+            outcome.set_exception(error)
+    group.gather_objects(None, within=waiting)
+    return on_main(outcome.result)
 
 
 def _error_telegram(error: BaseException) -> bytes:

@@ -12,7 +12,6 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -88,17 +87,14 @@ def _on_main(
     why: str,
 ) -> Any:
     """Collective: return the main rank's result, or error; videos as `_merged` has them."""
-    played: Future = Future()
-    if group.is_main():
+
+    def play_seeded() -> Any:
         print_clean(f"rollouts: rank 0 plays all episodes ({why})")
-        try:
-            with rng.kept():
-                rng.seed(*streams)
-                played.set_result(play(*call.args, **call.kwargs))
-        except Exception as error:
-            played.set_exception(error)
-    group.gather_objects(None, within=waiting)  # others wait for it without a time limit
-    result = main_rank.on_main(played.result)
+        with rng.kept():
+            rng.seed(*streams)
+            return play(*call.args, **call.kwargs)
+
+    result = main_rank.on_main_untimed(waiting, play_seeded)
     if group.is_main() or not isinstance(result, tuple):
         return result
     first, *rest = result

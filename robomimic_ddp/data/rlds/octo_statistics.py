@@ -17,8 +17,7 @@ from typing import Any
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from robomimic_ddp.distributed import group
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.distributed import group, main_rank
 
 NAME = "get_dataset_statistics"
 ITS_OWN = "hash_dependencies"
@@ -48,25 +47,12 @@ def _holders() -> list[ModuleType]:
 
 def once(function: Callable) -> Callable:
     """Wrap `function`: it is computed on the main rank. The wrapper is collective, without a time
-    limit: every rank gets the main rank's value or error, the others as a DataError.
+    limit: every rank gets the main rank's value or error.
     """
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
-        value, failure = None, None
         with group.without_time_limit() as waiting:
-            if group.is_main():
-                try:
-                    value = function(*args, **kwargs)
-                # The ranks that wait need any error.
-                except Exception as error:
-                    failure = error
-            message = None if failure is None else f"{type(failure).__name__}: {failure}"
-            value, message = group.gather_objects((value, message), within=waiting)[0]
-        if failure is not None:
-            raise failure
-        if message is not None:
-            raise DataError(f"the main rank could not compute statistics: {message}").on_all_ranks()
-        return value
+            return main_rank.on_main_untimed(waiting, function, *args, **kwargs)
 
     return computed

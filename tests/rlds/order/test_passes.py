@@ -130,9 +130,8 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
         assert len(batches) == len(loader) and all(len(batch) == 4 for batch in batches[:-1])
         assert batches == [batch["index"].tolist() for batch in loader]  # the same every time
         mine = list(itertools.chain(*batches))
-        assert (
-            sorted(mine) == sorted(planned(valid.table.valid_plan(rank, 3, len(valid), 1))) != mine
-        )
+        plan = valid.table.valid_plan(rank, 3, len(valid), 1)
+        assert sorted(mine) == sorted(planned(plan)) != mine
         seen.extend(mine)
     assert len(seen) == len(set(seen)) == len(valid)
     ends = np.cumsum(LENGTHS)
@@ -158,9 +157,8 @@ def test_a_rank_may_have_no_validation_batch(load):
     _, valid = load(experiment={"validate": True}, validation_fraction=0.01)
     assert len(valid) < 60
     world = len(valid) + 1
-    sizes = [
-        len(planned(valid.table.valid_plan(rank, world, len(valid), 1))) for rank in range(world)
-    ]
+    plans = [valid.table.valid_plan(rank, world, len(valid), 1) for rank in range(world)]
+    sizes = [len(planned(plan)) for plan in plans]
     assert sum(sizes) == len(valid) and sizes.count(0) == 1
     loader = make_loader(valid, 4, sizes.index(0), world, 0)
     assert len(loader) == 0 and list(loader) == []
