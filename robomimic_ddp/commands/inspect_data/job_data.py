@@ -40,20 +40,21 @@ def show(path: str, print_report: Callable[[Any], None]) -> None:
 
 def _report(source: Any, fields: Any, index: Index, rows: np.ndarray) -> dict[str, Any]:
     """Return the counts and statistics of a dataset; rows: the episodes that training uses."""
+    used = index.select(rows)
     return {
         "kind": "statistics",
         "path": str(source.folder),
         "files": len(source.files),
         "episodes": len(index.length),
         "used": len(rows),
-        "steps": int(index.length[rows].sum()),
-        "actions": _actions(fields.actions, index, rows),
+        "steps": int(used.length.sum()),
+        "actions": _actions(fields.actions, used),
     }
 
 
-def _actions(specs: Mapping, index: Index, rows: np.ndarray) -> dict[str, dict[str, float]]:
+def _actions(specs: Mapping, index: Index) -> dict[str, dict[str, float]]:
     """Return the statistics of each action dimension."""
-    merged = index.actions.merged(index.length, rows)
+    merged = index.actions.merged(index.length)
     columns = {
         "min": merged["min"][0],
         "max": merged["max"][0],

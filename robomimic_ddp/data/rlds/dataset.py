@@ -15,7 +15,7 @@ from robomimic_ddp.data.rlds.index import normalization, prepared
 from robomimic_ddp.data.rlds.index.example import EpisodeParser
 from robomimic_ddp.data.rlds.index.records import step_features_read
 from robomimic_ddp.data.rlds.index.source import Source
-from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
+from robomimic_ddp.data.rlds.index.statistics import Index, joined
 from robomimic_ddp.data.rlds.order.windows import WindowShape, windows_per_pass
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
@@ -152,10 +152,9 @@ class RLDSDataset:
 
     def _merged(self, kind: str) -> dict[str, np.ndarray]:
         """Return `Moments.merged` of all steps of `normalised_with`."""
-        parts = [(dataset, getattr(dataset.index, kind)) for dataset in self.normalised_with]
-        return merged_statistics(
-            [moments.merged(dataset.index.length, dataset.all_rows) for dataset, moments in parts]
-        )
+        indices = [dataset.index.select(dataset.all_rows) for dataset in self.normalised_with]
+        moments = joined([getattr(index, kind) for index in indices])
+        return moments.merged(np.concatenate([index.length for index in indices]))
 
     @cached_property
     def settings(self) -> WindowSettings:

@@ -167,11 +167,13 @@ def test_statistics_of_episodes_merge_to_those_of_all_their_steps():
     random = np.random.RandomState(0)
     episodes = [random.normal(size=(length, 3)) + 5 for length in (4, 1, 7, 2)]
     lengths = np.array([len(values) for values in episodes])
-    table = Moments(*map(np.stack, zip(*map(statistics.moments, episodes))))
-    require_equal(table.merged(lengths, np.array([0, 2])), np.concatenate(episodes[::2][:2]))
-    parts = [table.merged(lengths, np.array(rows)) for rows in ([0, 1], [2], [3])]
-    require_equal(statistics.merged_statistics(parts), np.concatenate(episodes))
-    assert [part["n"] for part in parts] == [5, 7, 2], "the parts stay as they were"
+    parts = [
+        Moments(*map(np.stack, zip(*map(statistics.moments, part))))
+        for part in (episodes[:2], episodes[2:])
+    ]
+    merged = statistics.joined(parts).merged(lengths)
+    require_equal(merged, np.concatenate(episodes))
+    assert merged["n"] == 14
     mean, sqdiff, low, high = statistics.moments(np.zeros((0, 2), np.float32))
     assert [*mean, *sqdiff, *low, *high] == [0, 0, 0, 0, *[np.inf] * 2, *[-np.inf] * 2]
     assert statistics.moments(np.array([[2.0**24], [1]], np.float32))[0] == 2.0**23 + 0.5

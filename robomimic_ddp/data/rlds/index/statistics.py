@@ -18,36 +18,20 @@ class Moments:
     min: np.ndarray
     max: np.ndarray
 
-    def merged(self, lengths: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return for all steps of the episodes `rows` n, and mean, sqdiff, min, max as [1, D],
-        merged exactly (Chan, Golub, LeVeque 1979), as the host does.
+    def merged(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Return for all steps of the episodes, which have `lengths`, n, and mean, sqdiff, min, max
+        as [1, D], merged exactly (Chan, Golub, LeVeque 1979), as the host does.
         """
-        n = lengths[rows].astype(np.float64)[:, None]
-        mean = (self.mean[rows] * n).sum(0) / n.sum()
-        sqdiff = self.sqdiff[rows].sum(0) + (n * (self.mean[rows] - mean) ** 2).sum(0)
+        n = lengths.astype(np.float64)[:, None]
+        mean = (self.mean * n).sum(0) / n.sum()
+        sqdiff = self.sqdiff.sum(0) + (n * (self.mean - mean) ** 2).sum(0)
         return {
             "n": int(n.sum()),
             "mean": mean[None],
             "sqdiff": sqdiff[None],
-            "min": self.min[rows].min(0)[None],
-            "max": self.max[rows].max(0)[None],
+            "min": self.min.min(0)[None],
+            "max": self.max.max(0)[None],
         }
-
-
-def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Merge statistics (see `Moments.merged`) of several datasets."""
-    first, *others = parts
-    for other in others:
-        n = first["n"] + other["n"]
-        apart = other["mean"] - first["mean"]
-        first = {
-            "n": n,
-            "mean": first["mean"] + apart * (other["n"] / n),
-            "sqdiff": first["sqdiff"] + other["sqdiff"] + apart**2 * (first["n"] * other["n"] / n),
-            "min": np.minimum(first["min"], other["min"]),
-            "max": np.maximum(first["max"], other["max"]),
-        }
-    return first
 
 
 TEXT_END = b"\x1e"
@@ -93,10 +77,15 @@ class Index:
 def merged(parts: Sequence[Index]) -> Index:
     """Return the index of all files, from parts that have complete files, each in one part."""
     parts = [part for part in parts if len(part.length)] or parts[:1]
-    index = _by_column(lambda *columns: np.concatenate(columns), *parts)
+    index = joined(parts)
     index = index.select(np.lexsort((index.offset, index.file)))
     assert not index.repeats(), "a file is in two parts of the index"
     return index
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the rows of several Moments, or indices, one after the other."""
+    return _by_column(lambda *columns: np.concatenate(columns), *parts)
 
 
 def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
