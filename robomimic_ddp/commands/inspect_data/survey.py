@@ -81,10 +81,7 @@ def read(source: Source, most: int) -> list[Episode]:
 
     def episode_of(raw: bytes, is_shown: bool) -> tuple[Episode]:
         episode = parse(raw)
-        lengths = {name: len(episode[name]) for name in names}
-        if len({*lengths.values()}) > 1:
-            raise RecordError(f"numbers of steps: {lengths}")
-        length = lengths[names[0]]
+        length = len(episode[names[0]])
         texts = [text.decode("utf-8", "replace") for text in episode[words]] if words else []
         frames = _frames(episode, pictures, length) if is_shown and length else {}
         return (Episode(length, texts, frames),)

@@ -24,7 +24,6 @@ from robomimic_ddp.data.rlds.index.statistics import (
     Moments,
     moments,
 )
-from robomimic_ddp.data.rlds.pipeline.images import RecordError
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.errors import DataError
@@ -156,10 +155,6 @@ def _describer(source: Source, fields: Fields) -> Callable[[bytes], tuple]:
 
     def row_of(serialized: bytes) -> tuple:
         episode = parse(serialized)
-        parts = (*fields.actions.values(), *fields.low_dim.values())
-        lengths = {part.source: len(episode[part.source]) for part in parts}
-        if len(set(lengths.values())) > 1:
-            raise RecordError(f"numbers of steps: {lengths}")
         actions = action_vectors(episode, fields.actions)
         length = len(actions)
         states = [part_values(episode, part) for part in fields.low_dim.values()]

@@ -127,9 +127,16 @@ class EpisodeParser:
             self.columns[name] = _column(key, (steps if of_steps else whole)[plain], of_steps)
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """Parse an episode. Raises RecordError for what differs from the metadata."""
+        """Parse an episode. Raises RecordError for what differs from the metadata, and for features
+        of different numbers of steps.
+        """
         features = parsed_example(serialized).features.feature
-        return {name: column.read(features) for name, column in self.columns.items()}
+        values = {name: column.read(features) for name, column in self.columns.items()}
+        of_steps = [name for name, column in self.columns.items() if column.of_steps]
+        lengths = {name: len(values[name]) for name in of_steps}
+        if len(set(lengths.values())) > 1:
+            raise RecordError(f"numbers of steps: {lengths}")
+        return values
 
 
 def _column(key: str, feature: Any, of_steps: bool) -> Column:

@@ -34,11 +34,8 @@ def windows_of(settings: WindowSettings, serialized: bytes, record: Any, numbers
     states = [part_values(episode, part) for part in fields.low_dim.values()]
     frames = [episode[place] for place in fields.images.values()]
     texts = episode[fields.language] if fields.language else [b""] * len(actions)
-    length = len(actions)
-    if any(len(values) != length for values in (*states, *frames, texts)):
-        raise RecordError("its features have different numbers of steps")
     steps = picked_windows(numbers, count, per_pass, pick) + shape.first
-    seen, acted, inside = window_indices(steps, length, shape)
+    seen, acted, inside = window_indices(steps, len(actions), shape)
     parts = [*(values[seen] for values in states), actions[acted], inside.astype(np.float32)]
     packed = np.concatenate([part.reshape(len(seen), -1) for part in parts], 1)
     return [
