@@ -6,6 +6,7 @@ torch.utils._pytree does the same, and takes five times as long for a batch (doc
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -63,3 +64,14 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any, least: int, most: float = math.inf) -> bool:
     """Return whether `value` is an integer from `least` to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether `value` is a number that a float can have; an int may be larger."""
+    return is_number(value) and abs(value) <= sys.float_info.max
+
+
+def are_weights(values: Sequence[Any]) -> bool:
+    """Return whether `values` are numbers of at least 0, not all 0, with a finite sum."""
+    numbers = all(is_finite(value) and value >= 0 for value in values)
+    return numbers and 0 < sum(values) <= sys.float_info.max

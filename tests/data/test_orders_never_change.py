@@ -122,7 +122,7 @@ def indices(plan):
 
 
 def test_what_ranks_read_of_a_table():
-    made = TABLE.schedule(11, 1, [(Segment(2, 3, 4), 0)])
+    made = PassSchedule.over(FILES, TABLE.per_pass, 11, 1, [(Segment(2, 3, 4), 0)])
     plans = PassPlans(TABLE, made, 1)
     found = [digest(indices(plans(part)), [plans(part).first_key]) for part in (0, 1, 2)]
     assert found == ["243b6d65f515", "de4df893e6c3", "81dec6d84c18"]
@@ -135,7 +135,7 @@ def test_what_ranks_read_of_a_table():
 def test_a_part_with_what_two_passes_have_left():
     """Ranks that change twice in a pass: each window is picked as in the pass that it is of."""
     segments = [(Segment(2, 3, 16), 5), (Segment(3, 2, 8), 3), (Segment(2, 4, 6), 0)]
-    made = TABLE.schedule(11, 1, segments)
+    made = PassSchedule.over(FILES, TABLE.per_pass, 11, 1, segments)
     plans = [TABLE.part_plan(made, 0, rank) for rank in (0, 1)]
     assert {*plans[0].pieces.number.tolist()} == {1, 2}
     assert [digest(indices(plan)) for plan in plans] == ["073c9de57974", "df772e4aefb1"]

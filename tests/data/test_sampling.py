@@ -215,15 +215,15 @@ def test_a_weighted_sampler_that_does_more_is_iterated_not_replaced():
 
 def test_digests_tell_shares_apart_and_orders_alike():
     per_rank = loaders(train_loader, 100, 2, 5, shuffle=True)
-    before = [loader.digest(20) for loader in per_rank]
+    before = [loader.digest() for loader in per_rank]
     first = [next(iter(loader)).tolist() for loader in per_rank]
     order = order_of(Numbers(100), None, True, 0)(0).tolist()
     assert first == [order[0:10:2], order[1:10:2]]  # asking for the digest took no pass
-    assert before == [loader.digest(20) for loader in per_rank]
+    assert before == [loader.digest() for loader in per_rank]
     assert len(set(before)) == 2 and len({loader.order_digest() for loader in per_rank}) == 1
     assert per_rank[0].next_pass == 1
     list(per_rank[0])
-    assert per_rank[0].digest(20) != before[0]
+    assert per_rank[0].digest() != before[0]
 
 
 def test_a_share_is_known_before_its_pass_and_delivered_in_it():

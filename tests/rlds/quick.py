@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.build import make_index
 from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields
+from robomimic_ddp.data.rlds.schema.spec import load_schema
 from tests.rlds.conftest import ACTIONS, CAMERAS, HEIGHT, STATES, WIDTH
 
 
 def source_and_fields(folder: Path) -> tuple[Source, Fields]:
     """What the index of the made-up data in `folder` is made from."""
     source = Source(folder)
-    return source, find_fields(source.features, "x", CAMERAS + STATES, CAMERAS, ACTIONS)
+    return source, find_fields(
+        source.features, "x", CAMERAS + STATES, CAMERAS, ACTIONS, load_schema()
+    )
+
+
+def index_of(source: Source, fields: Fields, files: Sequence[int] | None = None) -> Index:
+    """The index of the `files` of `source`, or of all."""
+    files = range(len(source.files)) if files is None else files
+    return make_index(source, fields, files, threads=2)
 
 
 class Section(dict):

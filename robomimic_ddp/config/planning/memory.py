@@ -24,7 +24,7 @@ def size(parameters: int, averages: int = 1) -> tuple[int, str]:
     average = ("", ", average", ", average twice")[averages]
     return parameters * state, (
         f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
-        f"{average}) = {_bytes(parameters * state)}"
+        f"{average}) = {amount(parameters * state)}"
     )
 
 
@@ -36,19 +36,19 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
     whole, counted = size(parameters, averages)
     line = (
         f"{counted} on each rank with one device or DDP; with FSDP over {shards} ranks "
-        f"{_bytes(whole / shards)} and up to {_bytes(parameters * GATHERED_BYTES)} for weights and "
+        f"{amount(whole / shards)} and up to {amount(parameters * GATHERED_BYTES)} for weights and "
         "gradients gathered for a moment; activations come on top"
     )
     if gpu_bytes is None:
         return f"{line}. ddp.mode=fsdp is worth it where DDP's is more than half of a GPU"
-    of = f"half of a GPU with {_bytes(gpu_bytes)}"
+    of = f"half of a GPU with {amount(gpu_bytes)}"
     if fits(parameters, 1, gpu_bytes, averages):
         return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
     if fits(parameters, shards, gpu_bytes, averages):
         return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
     if parameters * _START_BYTES > gpu_bytes:
-        start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
-        return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
+        start = f"{amount(parameters * _START_BYTES)} before it is sharded"
+        return f"{line}. Weights and average need {start}, more than a GPU's {amount(gpu_bytes)}"
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
@@ -59,7 +59,8 @@ def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> boo
     return trains <= gpu_bytes * _SHARE and parameters * _START_BYTES <= gpu_bytes
 
 
-def _bytes(count: float) -> str:
+def amount(count: float) -> str:
+    """Return a number of bytes for people."""
     return _short(count, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1)))
 
 

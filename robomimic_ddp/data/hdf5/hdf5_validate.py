@@ -8,7 +8,6 @@ forks `actions/ACTION KEY`), with filter keys under `mask/`.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +25,7 @@ MOST_EPISODES = 2000
 """Most episodes of a file that are validated, evenly spread: opening one takes a moment."""
 
 
-def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
+def check(config: Any) -> None:
     """Raise DataError or ConfigError for an unreadable dataset. One rank checks for all."""
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
@@ -50,7 +49,7 @@ def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
     if train.get("data", None) is None and any(paths.datasets(train)):
         return  # under other names and filter keys, which the host knows
     for entry in entries(train.get("data", None)):
-        _File(entry, config, filters, most_episodes).check()
+        _File(entry, config, filters).check()
 
 
 def entries(data: Any) -> list[Mapping[str, Any]]:
@@ -70,8 +69,7 @@ def entries(data: Any) -> list[Mapping[str, Any]]:
             )
     weights = [entry.get("weight", 1.0) for entry in entries]
     several = len(entries) > 1  # hosts ignore the weight of a single dataset
-    numbers = all(isinstance(weight, (int, float)) for weight in weights)
-    if several and not (numbers and min(weights) >= 0 and 0 < sum(weights) <= sys.float_info.max):
+    if several and not tree.are_weights(weights):
         raise ConfigError(
             f"train.data has the weights {weights}: expected one number of at least 0 for each "
             "dataset, not all 0, and a finite sum."
@@ -83,13 +81,8 @@ class _File:
     """One entry of `train.data`, and what this run reads of it."""
 
     def __init__(
-        self,
-        entry: Mapping[str, Any],
-        config: Any,
-        filters: Sequence[str | None],
-        most_episodes: int,
+        self, entry: Mapping[str, Any], config: Any, filters: Sequence[str | None]
     ) -> None:
-        self.most_episodes = most_episodes
         self.path = os.path.expanduser(entry["path"])
         # Hosts use an entry's key both for training and for validation.
         self.has_filter = "filter_key" in entry
@@ -141,7 +134,7 @@ class _File:
                 f"training and {self.filters[1]!r} for validation. Split it again."
             )
         names = list(dict.fromkeys(name for episodes in chosen for name in episodes))
-        for name in names[:: max(1, len(names) // self.most_episodes)]:
+        for name in names[:: max(1, len(names) // MOST_EPISODES)]:
             self._check_episode(file, name)
 
     def _check_env_args(self, file: Structure) -> None:

@@ -6,13 +6,12 @@ The process that reads for a rank needs nothing else: it can be pickled, and nee
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.rlds.order.windows import pick_offsets
@@ -29,12 +28,6 @@ class WindowTable:
     counts: np.ndarray
     per_pass: np.ndarray
     base: np.ndarray
-
-    def schedule(
-        self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
-    ) -> PassSchedule:
-        """See `PassSchedule.over`."""
-        return PassSchedule.over(self.file, self.per_pass, seed, first_pass, segments)
 
     def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
         """Return what `rank` reads in `part` of `schedule`: a pure function of both."""

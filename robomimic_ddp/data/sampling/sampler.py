@@ -56,12 +56,12 @@ class ShardedSampler(Sampler):
         for index in self._share:
             yield int(index)
 
-    def digest(self, count: int | None = None) -> str:
-        """Return the hex SHA-256 of this rank's first `count` (None: all) indices of the current
-        pass. Before the first pass this draws it, and the next iteration delivers it.
+    def digest(self) -> str:
+        """Return the hex SHA-256 of this rank's indices of the current pass. Before the first pass
+        this draws it, and the next iteration delivers it.
         """
         self._begin_if_none()
-        return hashlib.sha256(self._share[:count].tobytes()).hexdigest()
+        return hashlib.sha256(self._share.tobytes()).hexdigest()
 
     def telling_digest(self) -> str | None:
         """Return `digest()`, or None where another rank's may be equal by chance: a draw repeats a

@@ -108,10 +108,11 @@ def open_dataset(job: DataJob) -> Any:
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.order.windows import WindowShape
     from robomimic_ddp.data.rlds.schema.fields import find_fields
+    from robomimic_ddp.data.rlds.schema.spec import load_schema
 
     source = Source(job.path)
     keys = [*CAMERAS, *STATES]
-    fields = find_fields(source.features, str(job.path), keys, CAMERAS, ACTIONS)
+    fields = find_fields(source.features, str(job.path), keys, CAMERAS, ACTIONS, load_schema())
     index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
     rows = np.arange(len(index.length))
     shape = WindowShape(job.frame_stack, job.seq_length)

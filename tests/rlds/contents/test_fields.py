@@ -12,7 +12,7 @@ from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values, 
 from robomimic_ddp.data.rlds.schema.features import place_of, step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part, available_keys, find_fields
 from robomimic_ddp.data.rlds.schema.rotations import convert
-from robomimic_ddp.data.rlds.schema.spec import Filter, parse_schema
+from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 
 
@@ -162,9 +162,9 @@ def test_what_does_not_fit_is_refused(observations, images, actions, changes, me
 @pytest.mark.bad_input
 def test_a_dataset_without_steps_is_none_of_rlds():
     with pytest.raises(DataError, match="flat is not an RLDS dataset"):
-        find_fields({"x": Tensor()}, "flat", [], [], [])
+        find_fields({"x": Tensor()}, "flat", [], [], [], load_schema())
     with pytest.raises(DataError, match="flat is not an RLDS dataset"):
-        find_fields({"steps": Tensor()}, "flat", [], [], [])
+        find_fields({"steps": Tensor()}, "flat", [], [], [], load_schema())
 
 
 @pytest.mark.bad_input

@@ -111,14 +111,6 @@ def test_the_split_of_an_episode_is_that_of_every_version():
     assert splits.episode_hash(3, 7) == 9518160787230353504
 
 
-@pytest.mark.bad_input
-@pytest.mark.parametrize("fraction", [0, 1])
-def test_a_share_of_nothing_or_everything(fraction):
-    table, rows = index([9] * 4, [1] * 4, [1] * 4, [0] * 4), np.arange(4)
-    with pytest.raises(DataError, match="a share between 0 and 1"):
-        splits.split_validation(table, rows, fraction, "x", [4], rows)
-
-
 @given(st.integers(2, 200), st.floats(0.01, 0.9))
 def test_validation_split_is_whole_disjoint_and_stable(count, fraction):
     table = index([9] * count, [1] * count, [1] * count, np.arange(count) // 5)

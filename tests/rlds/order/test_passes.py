@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.config import machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.order.pass_schedule import Segment
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 from tests.rlds.loading import one_pass, stream, wait_until_idle
@@ -50,7 +50,9 @@ def share_size(dataset, seed, number, rank, world):
 
 def plan_of(dataset, seed, number, rank, world):
     """What `rank` reads in pass `number` of a run that nothing changes."""
-    schedule = dataset.table.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
+    schedule = PassSchedule.over(
+        dataset.table.file, dataset.table.per_pass, seed, 0, [(Segment(world, 1, 4), 0)]
+    )
     return dataset.table.part_plan(schedule, number, rank)
 
 

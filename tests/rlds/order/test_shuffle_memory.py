@@ -64,7 +64,7 @@ def test_the_plans_line_and_its_warning(load):
     windows = loader.batching.shuffle_buffer
     assert line.startswith(f"shuffle buffers: {windows} windows per rank x 2 rank(s) on this node")
     _, warning = buffer_memory.lines(loader, 2, 2**16)
-    assert "of this machine's 0.1 MiB" in warning and "train.shuffle_buffer_size" in warning
+    assert "of this machine's 66 kB" in warning and "train.shuffle_buffer_size" in warning
     assert list(buffer_memory.lines(loader, 2, 0)) == [line], (
         "a machine that does not tell its memory"
     )

@@ -19,6 +19,7 @@ from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
+from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import (
     ACTIONS,
@@ -29,13 +30,13 @@ from tests.rlds.conftest import (
     WORDLESS,
 )
 from tests.rlds.damages import files_of, rewrite
-from tests.rlds.quick import source_and_fields
+from tests.rlds.quick import index_of, source_and_fields
 from tests.rlds.reference import feature, raw_action
 
 
 def test_index_says_what_the_files_hold(stored):
     source, fields = source_and_fields(stored.folder)
-    index = build.make_index(source, fields)
+    index = index_of(source, fields)
     assert index.length.tolist() == list(LENGTHS)
     assert set(np.flatnonzero(~index.labelled)) == WORDLESS
     assert set(np.flatnonzero(~index.success)) == FAILED
@@ -54,7 +55,7 @@ def test_a_renamed_dataset_is_read(stored, tmp_path):
     folder = find_dataset(str(tmp_path), "droid")
     source, fields = source_and_fields(folder)
     assert source.name == "droid/1.0.0" and not source.files[0].name.startswith("droid")
-    assert build.make_index(source, fields).length.tolist() == list(LENGTHS)
+    assert index_of(source, fields).length.tolist() == list(LENGTHS)
 
 
 class Terminal(io.StringIO):
@@ -80,7 +81,7 @@ def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeyp
     """What has a damaged part is."""
     folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
     source, fields = source_and_fields(folder)
-    whole, read, real = build.make_index(source, fields), [], index_cache.make_index
+    whole, read, real = index_of(source, fields), [], index_cache.make_index
 
     def stopping(source, fields, files, *more):
         if len(read) == 4:
@@ -141,7 +142,7 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     assert len(made) == 1
     assert np.array_equal(one.offset, two.offset)
     assert np.array_equal(one.actions.sqdiff, two.actions.sqdiff)
-    other = find_fields(source.features, "x", CAMERAS, CAMERAS, ACTIONS[:1])
+    other = find_fields(source.features, "x", CAMERAS, CAMERAS, ACTIONS[:1], load_schema())
     assert index_cache.fingerprint(source.identity, fields) != index_cache.fingerprint(
         source.identity, other
     )
@@ -239,15 +240,16 @@ def same(one, two):
 def test_parts_of_ranks_merge_to_the_bits_of_one(stored):
     """Of 20 ranks most have no file."""
     source, fields = source_and_fields(stored.folder)
-    shares = [build.files_of_rank(source.sizes, rank, 20) for rank in range(20)]
+    files = range(len(source.files))
+    shares = [build.files_of_rank(files, source.sizes, rank, 20) for rank in range(20)]
     assert sorted(sum(shares, [])) == list(range(len(source.files)))
-    parts = [build.make_index(source, fields, share) for share in shares]
-    assert same(statistics.merged(parts[::-1]), build.make_index(source, fields))
+    parts = [index_of(source, fields, share) for share in shares]
+    assert same(statistics.merged(parts[::-1]), index_of(source, fields))
 
 
 def test_a_file_in_two_parts_is_not_merged(stored):
     source, fields = source_and_fields(stored.folder)
-    parts = [build.make_index(source, fields, files) for files in ([0, 1], [1, 2])]
+    parts = [index_of(source, fields, files) for files in ([0, 1], [1, 2])]
     with pytest.raises(AssertionError, match="a file is in two parts of the index"):
         statistics.merged(parts)
 
@@ -255,12 +257,15 @@ def test_a_file_in_two_parts_is_not_merged(stored):
 def test_ranks_index_about_as_many_bytes():
     sizes = [(n * 37) % 100 + 50 for n in range(500)]
     for world in (1, 7, 64):
-        shares = [build.files_of_rank(sizes, rank, world) for rank in range(world)]
+        shares = [build.files_of_rank(range(500), sizes, rank, world) for rank in range(world)]
         assert sum(shares, []) == list(range(500))
         given = [sum(sizes[n] for n in share) for share in shares]
         assert max(given) - min(given) <= 2 * max(sizes)
     for count, world in ((8, 8), (16, 8), (15, 8), (4, 3)):  # files of one size
-        given = [len(build.files_of_rank([7] * count, rank, world)) for rank in range(world)]
+        shares = [
+            build.files_of_rank(range(count), [7] * count, rank, world) for rank in range(world)
+        ]
+        given = [len(share) for share in shares]
         assert max(given) - min(given) <= 1
 
 
@@ -280,7 +285,7 @@ def index_of_ranks(folder, cache):
 
 
 def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, tmp_path):
-    whole = build.make_index(*source_and_fields(stored.folder))
+    whole = index_of(*source_and_fields(stored.folder))
     found = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
     assert all(same(index, whole) for _, index in found)
     files = [read for read, _ in found]
@@ -294,12 +299,12 @@ def test_parts_of_jobs_that_cut_the_files_differently_add_no_episode_twice(ranks
     source, fields = source_and_fields(stored.folder)
     name = f"made_up-{index_cache.fingerprint(source.identity, fields)}"
     for files in ([0], [1, 2], [2, 3]):
-        part = index_cache.arrays_of(build.make_index(source, fields, files))
+        part = index_cache.arrays_of(index_of(source, fields, files))
         path = tmp_path / f"{name}.parts" / f"{files[0]}.npz"
         array_cache.store(path, "part of the index", {**part, "files": np.asarray(files)})
     results = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
     assert sorted(sum((files for files, _ in results), [])) == list(range(3, len(source.files)))
-    assert all(same(index, build.make_index(source, fields)) for _, index in results)
+    assert all(same(index, index_of(source, fields)) for _, index in results)
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.npz"]
 
 

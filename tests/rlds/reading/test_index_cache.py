@@ -22,7 +22,7 @@ from robomimic_ddp.data.rlds.schema.fields import Fields, Part
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, LENGTHS, STATES
-from tests.rlds.quick import source_and_fields
+from tests.rlds.quick import index_of, source_and_fields
 from tests.rlds.reading.test_index import same
 
 
@@ -70,7 +70,7 @@ def test_one_rank_does_not_read_again_what_it_has_read_before_a_stop(
     stored, tmp_path, files_read, monkeypatch, caplog
 ):
     source, fields = source_and_fields(stored.folder)
-    whole, cache = build.make_index(source, fields), str(tmp_path)
+    whole, cache = index_of(source, fields), str(tmp_path)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(index_cache, "_PART_BYTES", 1)
         store = index_cache.array_cache.store
@@ -130,7 +130,7 @@ def bytes_gathered(folder, cache):
 
 def test_ranks_get_a_cached_index_once(ranks, stored, tmp_path):
     """It may take gigabytes: a copy of each rank's size on each rank ends the job."""
-    whole = build.make_index(*source_and_fields(stored.folder))
+    whole = index_of(*source_and_fields(stored.folder))
     (first, _), _ = ranks.run(bytes_gathered, str(stored.folder), str(tmp_path))
     cached = ranks.run(bytes_gathered, str(stored.folder), str(tmp_path))
     assert all(same(index, whole) for _, index in cached)
@@ -147,12 +147,12 @@ def test_offsets_of_several_files_are_read_at_once(stored, monkeypatch):
         return offsets_of(*file)
 
     monkeypatch.setattr(build, "offsets_of", offsets_once_both_are_read)
-    assert build.make_index(source, fields, [0, 1], threads=2).file.tolist() == [0, 0, 1, 1]
+    assert index_of(source, fields, [0, 1]).file.tolist() == [0, 0, 1, 1]
 
 
 def test_files_without_an_episode_add_nothing_to_an_index(stored):
     source, fields = source_and_fields(stored.folder)
-    index, empty = build.make_index(source, fields), build._as_index([], fields)
+    index, empty = index_of(source, fields), build._as_index([], fields)
     assert same(statistics.merged([empty, index, empty]), index)
     columns, others = index_cache.arrays_of(empty), index_cache.arrays_of(index)
     assert {len(column) for column in columns.values()} == {0}
@@ -169,7 +169,7 @@ def test_a_prepared_set_counts_as_its_source_with_what_was_left_out(stored):
     vars(source)["prepared"] = {"left_out": {"train": {"1": [0, 2]}}}
     assert source.left_out == {1: [0, 2]}
     assert source.episodes_of_source == [plain[0], plain[1] + 2, *plain[2:]]
-    numbers = build.numbers_in_files(build.make_index(source, fields), source)
+    numbers = build.numbers_in_files(index_of(source, fields), source)
     first = plain[0]
     assert numbers[first] == 1 and numbers[:first].tolist() == list(range(first))
 

@@ -30,12 +30,12 @@ from robomimic_ddp.errors import DataError
 
 
 def files_of_rank(
-    sizes: Sequence[int], rank: int, world_size: int, files: Sequence[int] | None = None
+    files: Sequence[int], sizes: Sequence[int], rank: int, world_size: int
 ) -> list[int]:
-    """Return the numbers of those of `files` (None: all) that `rank` indexes, about the same number
-    of bytes for each rank. A file belongs to the rank that has its middle byte. sizes: of all.
+    """Return those of the numbers `files` that `rank` indexes, about the same number of bytes for
+    each rank. A file belongs to the rank that has its middle byte. sizes: of all files.
     """
-    numbers = np.arange(len(sizes)) if files is None else np.asarray(files, np.int64)
+    numbers = np.asarray(files, np.int64)
     sizes = np.asarray(sizes, np.float64)[numbers]
     ends = np.cumsum(sizes)
     middles, total = ends - sizes / 2, max(sizes.sum(), 1)
@@ -46,17 +46,16 @@ def files_of_rank(
 def make_index(
     source: Source,
     fields: Fields,
-    files: Sequence[int] | None = None,
-    threads: int = 2,
+    files: Sequence[int],
+    threads: int,
     skip_corrupt: bool = False,
     add: Callable[[int], Any] = lambda count: None,
 ) -> Index:
-    """Return the index of the `files` of `source` (None: all), `threads` files or records read at
-    once. Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt`
-    such episodes are left out. add: takes the numbers of bytes that were read.
+    """Return the index of the `files` of `source`, `threads` files or records read at once. add:
+    takes the numbers of bytes that were read. Raises DataError for a damaged or short file, or an
+    episode with NaN; with `skip_corrupt` such episodes are left out.
     """
     paths = source.files
-    files = range(len(paths)) if files is None else files
 
     def places_in(number: int) -> list[tuple[int, int]]:
         offsets = offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)

@@ -119,7 +119,7 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
                 reader[files] = rank
                 done.update(files)
     left = [number for number in range(len(source.files)) if number not in done]
-    share = files_of_rank(source.sizes, group.rank(), group.world_size(), left)
+    share = files_of_rank(left, source.sizes, group.rank(), group.world_size())
 
     def index_of_share() -> Index:
         indices = [index for files, index in stored.items() if reader.get(files) == group.rank()]

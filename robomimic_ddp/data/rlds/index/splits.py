@@ -69,8 +69,6 @@ def split_validation(
     an episode's split depends on neither world size, filters, nor damaged episodes. numbers: each
     row's number in its file. Raises DataError for a single episode.
     """
-    if not 0 < fraction < 1:
-        raise DataError(f"train.validation_fraction={fraction}: expected a share between 0 and 1.")
     if len(rows) < 2:
         raise DataError(
             f"{where} has {len(rows)} episode left after the filters: training and validation need "

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.config.planning.memory_and_disk import amount
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.schema.features import flat_features
 
@@ -41,16 +42,11 @@ def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     expected = ranks_on_node * sum(count * size for count, size in buffers)
     yield (
         f"shuffle buffers: {windows} windows per rank x {ranks_on_node} rank(s) on this node, "
-        f"about {readable(expected)} of encoded frames"
+        f"about {amount(expected)} of encoded frames"
     )
     if machine_bytes and expected > LARGEST_SHARE * machine_bytes:
         yield (
             f"warning: that is {expected / machine_bytes:.0%} of this machine's "
-            f"{readable(machine_bytes)}, and the ranks may be killed for lack of memory: lower "
+            f"{amount(machine_bytes)}, and the ranks may be killed for lack of memory: lower "
             "train.shuffle_buffer_size"
         )
-
-
-def readable(size: float) -> str:
-    """Return a number of bytes for people."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

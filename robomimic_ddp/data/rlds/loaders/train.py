@@ -14,7 +14,7 @@ from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
 from robomimic_ddp.data.rlds.loaders.remote import RemoteBatches
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
-from robomimic_ddp.data.rlds.order.pass_schedule import Segment
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.data.rlds.window_table import PassPlans
 from robomimic_ddp.errors import DataError
@@ -60,8 +60,10 @@ class RLDSTrainLoader(RLDSLoader):
         if not segments or segments[-1][0] != self._segment:
             segments = [*segments, (self._segment, 0)]
         *self._segments_before, (_, self._batches) = segments
-        self._schedule = self.dataset.table.schedule(self._seed, first_pass, segments)
-        self._plan_of = PassPlans(self.dataset.table, self._schedule, self.rank)
+        table = self.dataset.table
+        windows = (table.file, table.per_pass)
+        self._schedule = PassSchedule.over(*windows, self._seed, first_pass, segments)
+        self._plan_of = PassPlans(table, self._schedule, self.rank)
 
     def _reader(self) -> RemoteBatches:
         """Return the batches of the pipeline, which begins with the first."""

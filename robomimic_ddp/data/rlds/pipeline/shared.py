@@ -34,14 +34,13 @@ class Memory:
 
     def __init__(self, size: int, number: int = 0) -> None:
         self.number, self.is_sent = number, False
-        if hasattr(os, "memfd_create"):
+        if hasattr(os, "memfd_create"):  # not in a Python that was built with an old glibc (conda)
             self.descriptor = os.memfd_create("robomimic-ddp")
         else:
             with tempfile.TemporaryFile() as file:
                 self.descriptor = os.dup(file.fileno())
         os.ftruncate(self.descriptor, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self.descriptor, 0, size)
+        os.posix_fallocate(self.descriptor, 0, size)
         self.bytes = mmap.mmap(self.descriptor, size)
 
     def __del__(self) -> None:

@@ -22,7 +22,7 @@ from robomimic_ddp.data.rlds.schema.features import (
     step_features,
 )
 from robomimic_ddp.data.rlds.schema.rotations import SIZES
-from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE, Entry, Filter, Schema, load_schema
+from robomimic_ddp.data.rlds.schema.spec import OF_EPISODE, Entry, Filter, Schema
 from robomimic_ddp.errors import DataError
 
 
@@ -77,13 +77,12 @@ def find_fields(
     obs_keys: Sequence[str],
     image_keys: Sequence[str],
     action_keys: Sequence[str],
-    schema: Schema | None = None,
+    schema: Schema,
 ) -> Fields:
     """Find where `features` of the dataset `where` have `obs_keys` (images: `image_keys`) and
-    `action_keys`, by `schema` (None: DROID's). Raises DataError for a key that it lacks, and for
+    `action_keys`, by `schema`. Raises DataError for a key that it lacks, and for
     every name of the schema that it lacks, requested or not, unless `optional`.
     """
-    schema = schema or load_schema()
     steps = step_features(features, where)
     _require_entries(schema, steps, where)
     images, low_dim, shapes = {}, {}, {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS
-from robomimic_ddp.config.tree import at, is_list, is_number, is_whole
+from robomimic_ddp.config.tree import are_weights, at, is_finite, is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import ConfigError
@@ -122,9 +121,7 @@ def _check_crops(config: Any) -> None:
 
 def _check_weights(config: Any) -> None:
     names, weights = dataset_names(config), setting(config, "train.sample_weights")
-    numbers = is_list(weights) and all(_is_finite(weight) for weight in weights)
-    several = numbers and len(weights) == len(names) and min(weights) >= 0
-    if not several or not 0 < sum(weights) <= sys.float_info.max:
+    if not is_list(weights) or len(weights) != len(names) or not are_weights(weights):
         raise ConfigError(
             f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
             f"of the {len(names)} dataset(s) of train.dataset_names, not all 0, and a finite sum."
@@ -133,7 +130,7 @@ def _check_weights(config: Any) -> None:
 
 def _check_fraction(config: Any) -> None:
     fraction = setting(config, "train.validation_fraction")
-    if config.experiment.validate and not (_is_finite(fraction) and 0 < fraction < 1):
+    if config.experiment.validate and not (is_finite(fraction) and 0 < fraction < 1):
         raise ConfigError(
             f"train.validation_fraction={fraction!r}: expected a share between 0 and 1. For no "
             "validation, set experiment.validate=false."
@@ -161,10 +158,6 @@ def normalization_method(action_config: Mapping[str, Any], key: str) -> str | No
             '"gaussian".'
         )
     return method
-
-
-def _is_finite(value: Any) -> bool:
-    return is_number(value) and abs(value) <= sys.float_info.max
 
 
 def _plain(value: Any) -> Any:

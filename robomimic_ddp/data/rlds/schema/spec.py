@@ -24,10 +24,7 @@ DEFAULT = "droid"
 OF_EPISODE = "episode:"
 """Prefix of features of the whole episode in the result of `EpisodeParser`."""
 _TESTS = ("equals", "contains", "matches")
-_SECTIONS = (
-    *("control_hz", "cameras", "states", "actions"),
-    *("language", "success", "filters", "suggested"),
-)
+_SECTIONS = ("cameras", "states", "actions", "language", "success", "filters", "suggested")
 
 
 @dataclass(frozen=True)
