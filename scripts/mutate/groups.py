@@ -71,7 +71,7 @@ GROUPS = {
     " data/rlds/index/cache": (
         "rlds/reading/test_index rlds/contents/test_windows rlds/reading/test_bad_data"
         " rlds/reading/test_damages rlds/reading/test_skip_corrupt rlds/reading/test_reader"
-        " rlds/reading/test_examples rlds/reading/test_index_cache"
+        " rlds/reading/test_examples rlds/reading/test_index_cache bad_input/test_rlds"
     ),
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants. Those that

@@ -1,10 +1,10 @@
-"""A dataset, and epochs as hosts take them from its loader."""
+"""Datasets, and epochs as hosts take them from their loaders."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 
 class Samples(Dataset):
@@ -18,6 +18,16 @@ class Samples(Dataset):
 
     def __getitem__(self, index):
         return index, np.random.rand(), torch.rand(())
+
+
+class Stream(IterableDataset):
+    """The numbers below `size`."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(range(self.size))
 
 
 def indices(batches):

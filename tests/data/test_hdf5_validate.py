@@ -10,12 +10,9 @@ import pytest
 from robomimic_ddp.commands.inspect_data import hdf5
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.errors import ConfigError, DataError
+from tests.section import Section
 
 h5py = pytest.importorskip("h5py")
-
-
-class Section(dict):
-    __getattr__ = dict.__getitem__
 
 
 def look(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
+from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
 from tests.data.host_epochs import Samples, indices
 
 TWO = {"rank": 1, "world_size": 2, "seed": 3}
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(3))
 
 
 def test_a_host_without_a_batch_size_has_torchs_batches_of_one():
@@ -32,9 +27,3 @@ def test_a_sampler_may_take_less_than_the_data_set():
         for rank in range(2)
     ]
     assert sorted(sum((batch for rank in ranks for batch in indices(rank)), [])) == [4, 7, 9, 11]
-
-
-def test_a_stream_on_one_rank_has_no_length_to_be_too_short():
-    one = {"rank": 0, "world_size": 1, "seed": 3, "batch_size_per_rank": 4}
-    kwargs = {"dataset": Stream(), "batch_size": 4, "drop_last": True}
-    assert list(train_loader(DataLoader, kwargs, **one)) == []

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader
-from tests.data.host_epochs import Host, Samples, indices
+from tests.data.host_epochs import Samples, Stream
 
 SIZE, BATCH = 50, 5
 STAYING_WORKER = {"num_workers": 1, "persistent_workers": True}
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(8))
 
 
 def replayed(**arguments):
@@ -47,7 +41,7 @@ def test_the_hosts_sampler_keeps_its_attributes():
 
 
 @pytest.mark.parametrize(
-    "host", [[1, 2], DataLoader(Stream(), batch_size=2)], ids=["own loader", "stream"]
+    "host", [[1, 2], DataLoader(Stream(8), batch_size=2)], ids=["own loader", "stream"]
 )
 def test_a_loader_without_a_sampler_of_indices_has_no_history(host):
     loader = ReplayedLoader(host)
@@ -57,20 +51,6 @@ def test_a_loader_without_a_sampler_of_indices_has_no_history(host):
     list(iterator)
     for position in (before, during, loader.position()):
         assert position["iterations"] is None and position["has_workers"] is False
-
-
-@pytest.mark.parametrize(("steps", "held"), [(3, True), (SIZE // BATCH, False)])
-def test_states_of_earlier_versions_have_neither_generator_nor_workers(steps, held):
-    def host():
-        return Host(replayed(generator=torch.Generator().manual_seed(4)), held)
-
-    whole, resumed = host(), host()
-    whole.epoch(steps)
-    position = whole.loader.position()
-    del position["generator"], position["has_workers"]
-    resumed.loader.seek(position, 1, 1)
-    assert resumed.loader.position()["has_workers"] is False
-    assert indices(resumed.epoch(2)) == indices(whole.epoch(2))
 
 
 def test_workers_of_an_earlier_pass_are_in_the_position():

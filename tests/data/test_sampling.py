@@ -16,7 +16,6 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -27,6 +26,7 @@ from torch.utils.data import (
 
 from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader, valid_loader
 from robomimic_ddp.errors import DataError
+from tests.data.host_epochs import Stream
 
 sizes = st.integers(0, 200)
 worlds = st.integers(1, 9)
@@ -344,11 +344,6 @@ def test_loaders_are_freed_with_their_last_reference(make):
         gc.enable()
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(10))
-
-
 class NoLength(Sampler):
     def __init__(self):
         """torch 2.0 wants a data source otherwise."""
@@ -365,7 +360,7 @@ class WrongLength(NoLength):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"dataset": Stream()}, "IterableDataset.*droid_rlds"),
+        ({"dataset": Stream(10)}, "IterableDataset.*droid_rlds.*DDPUtils.sharded"),
         ({"batch_sampler": BatchSampler(range(10), 2, True), "batch_size": 1}, "batch_sampler"),
         ({"batch_size": None}, "batch_size=None"),
         ({"sampler": DistributedSampler(Numbers(10), 2, 0)}, "DistributedSampler.*Remove it"),

@@ -216,7 +216,7 @@ def test_a_pass_of_another_order_is_refused_in_its_middle():
             {"kind": "replay", "batches": None, "batch_size": 3, "iterations": None},
             "batch size has changed",
         ),
-        ({"kind": "replay", "batches": None, "iterations": None}, "resumes with its next pass"),
+        (replayed().position(), "resumes with its next pass"),
     ],
 )
 def test_without_a_place_that_fits_one_rank_begins_a_pass(position, words):

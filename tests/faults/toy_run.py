@@ -22,6 +22,7 @@ from robomimic_ddp.config.host import host_config
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import session
 from tests.ranks.toy import Encoder
+from tests.section import Section
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
 MOMENTS = (
@@ -36,12 +37,6 @@ MOMENTS = (
     "epoch ends",
 )
 """When a fault may be planted. The three of a step come at each of an epoch's STEPS."""
-
-
-class Section(dict):
-    """A dict whose entries are attributes, as in the hosts' configs."""
-
-    __getattr__ = dict.__getitem__
 
 
 class Numbers(torch.utils.data.Dataset):

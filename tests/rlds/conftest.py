@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not insta
 
 LENGTHS = (1, 2, 3, 5, 9, 17, 30, 4, 8, 11, 2, 6, 21, 7)
 WORDLESS, FAILED = {3, 9}, {2, 12}
+KEPT = [number for number in range(len(LENGTHS)) if number not in WORDLESS | FAILED]
 HEIGHT, WIDTH, FILES = 24, 40, 5
 SMALL = (5, 6, 7, 10)
 """Episodes of the small dataset; their windows are numbered after all of the large one's."""

@@ -13,6 +13,7 @@ from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from tests.rlds.conftest import ACTIONS, CAMERAS, HEIGHT, STATES, WIDTH
+from tests.section import Section
 
 
 def source_and_fields(folder: Path) -> tuple[Source, Fields]:
@@ -27,12 +28,6 @@ def index_of(source: Source, fields: Fields, files: Sequence[int] | None = None)
     """The index of the `files` of `source`, or of all."""
     files = range(len(source.files)) if files is None else files
     return make_index(source, fields, files, threads=2)
-
-
-class Section(dict):
-    """A dict whose entries are attributes, as in the hosts' configs."""
-
-    __getattr__ = dict.__getitem__
 
 
 def quick_dataset(folder: Path, index: str, **options: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.rlds.rotations import matrix_of
+
 OBSERVATIONS = {
     "camera/image/varied_camera_1_left_image": "exterior_image_1_left",
     "camera/image/varied_camera_2_left_image": "exterior_image_2_left",
@@ -29,22 +31,14 @@ def feature(step: dict[str, Any], place: str) -> np.ndarray:
     return np.asarray(step)
 
 
-def rotation_rows(angles: np.ndarray) -> np.ndarray:
-    """Rows 0 and 1 of Rz Ry Rx, from the three elementary matrices."""
-    (a, b, c), zero, one = angles, 0.0, 1.0
-    x = np.array([[one, zero, zero], [zero, np.cos(a), -np.sin(a)], [zero, np.sin(a), np.cos(a)]])
-    y = np.array([[np.cos(b), zero, np.sin(b)], [zero, one, zero], [-np.sin(b), zero, np.cos(b)]])
-    z = np.array([[np.cos(c), -np.sin(c), zero], [np.sin(c), np.cos(c), zero], [zero, zero, one]])
-    return (z @ y @ x)[:2].ravel()
-
-
 def raw_action(step: dict[str, Any], keys: tuple[str, ...]) -> np.ndarray:
     """The action vector of one step, float32 [A]."""
     parts = []
     for key in keys:
         name, columns = ACTIONS[key]
         numbers = np.asarray(step["action_dict"][name])[columns]
-        parts.append(rotation_rows(numbers) if key.endswith("rot_6d") else numbers)
+        turned = key.endswith("rot_6d")
+        parts.append(matrix_of(numbers, "euler_xyz")[:2].ravel() if turned else numbers)
     return np.concatenate(parts).astype(np.float32)
 
 

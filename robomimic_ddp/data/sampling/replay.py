@@ -89,7 +89,7 @@ def _generator_state(loader: Any) -> Any:
 
 
 def _restore_generator(loader: Any, position: dict[str, Any]) -> None:
-    generator, state = getattr(loader, "generator", None), position.get("generator")
+    generator, state = getattr(loader, "generator", None), position["generator"]
     if generator is not None and state is not None:
         generator.set_state(state)
 
@@ -173,7 +173,7 @@ class ReplayedLoader(Wrapped):
             return (
                 "data: the host's own sampler begins a new pass, since the batch size has changed"
             )
-        self._has_workers = position.get("has_workers", False)
+        self._has_workers = position["has_workers"]
         if batches is None:
             _restore_generator(self.loader, position)
             return "data: the host's sampler resumes with its next pass"
@@ -240,7 +240,7 @@ class _Iteration:
         """Start as the saved iteration did, and skip the delivered batches. The random streams
         are restored: the saved ones are those after its start. Raises CheckpointError.
         """
-        self.has_workers = position.get("has_workers", False)
+        self.has_workers = position["has_workers"]
         with rng.kept():
             rng.restore(position["random"])
             if self.recorded is not None:

@@ -10,7 +10,7 @@ from robomimic_ddp.data.language import embeddings as language
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.errors import DataError
-from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
+from tests.rlds.conftest import ACTIONS, CAMERAS, KEPT, STATES
 from tests.rlds.language_model import WIDTH, WORDS, make_model
 
 transformers = pytest.importorskip("transformers")
@@ -18,7 +18,6 @@ NEEDS_CLIP_TEXT_MODEL = pytest.mark.skipif(
     "clip_text_model" not in transformers.CONFIG_MAPPING,
     reason="this transformers finds no CLIP that was saved without its vision part",
 )
-KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,13 @@ from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
     FAILED,
+    KEPT,
     LENGTHS,
     STATES,
     WORDLESS,
     made_up_episode,
 )
 from tests.rlds.reference import all_windows, raw_action
-
-KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
 
 
 def delivered_in_a_pass(dataset, batch_size=4, world_size=1):

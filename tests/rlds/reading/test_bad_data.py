@@ -46,23 +46,6 @@ def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
         find_dataset(str(tmp_path / "made_up" / "1.9.0"), "other")
 
 
-@pytest.mark.parametrize("path", ["", "nothing"])
-def test_a_data_path_that_is_no_folder(path, stored, monkeypatch):
-    """None is not the current folder."""
-    monkeypatch.chdir(stored.folder.parent.parent)
-    error = message(lambda: find_dataset(path, "made_up"))
-    assert f"train.data_path={path!r} is not a folder" in error
-
-
-def test_a_dataset_that_is_not_ready_names_what_is_there(tmp_path):
-    folder = tmp_path / "made_up"
-    folder.mkdir()
-    assert "found an empty folder" in message(lambda: find_dataset(str(tmp_path), "made_up"))
-    (folder / "1.0.0.incompleteABC").mkdir()
-    error = message(lambda: find_dataset(str(tmp_path), "made_up"))
-    assert "is not ready: found 1.0.0.incompleteABC (an incomplete folder: still being" in error
-
-
 FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
 EVIL = {"type": "evil.Text", "content": {}}
 INNER = json.dumps({"features": {"steps": {"pythonClassName": "evil.Text"}}})

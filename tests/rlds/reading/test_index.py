@@ -25,6 +25,7 @@ from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
     FAILED,
+    KEPT,
     LENGTHS,
     STATES,
     WORDLESS,
@@ -107,8 +108,7 @@ def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeyp
 
 def test_statistics_are_numpys(load, stored):
     train, _ = load(states=STATES)
-    kept = [e for e in range(len(LENGTHS)) if e not in WORDLESS | FAILED]
-    steps = [step for number in kept for step in stored.episodes[number]["steps"]]
+    steps = [step for number in KEPT for step in stored.episodes[number]["steps"]]
     actions = np.stack([raw_action(step, ACTIONS) for step in steps]).astype(np.float64)
     stats, start = train.get_action_stats(), 0
     for key in ACTIONS:

@@ -340,7 +340,7 @@ def test_tasks_that_complete_a_set_together(stored, made, tmp_path, monkeypatch)
         assert prepare(stored.folder, tmp_path) == 0
     work.rename(finished)
     together = multiprocessing.get_context("fork")
-    for delay in range(0, 75, 3):
+    for delay in range(0, 75, 15):
         shutil.copytree(finished, work)
         (work / ".features.json.other-host-1-1.tmp").touch()  # of a killed task
         barrier = together.Barrier(2)
