@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config.planning.memory_and_disk import amount
+from robomimic_ddp.config.planning.memory import amount
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.schema.features import flat_features
 
