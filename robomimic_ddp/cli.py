@@ -108,9 +108,7 @@ COMMANDS = {
         "commands.prepare_data.command",
         "write an RLDS dataset with images at the training size",
     ),
-    "ckpt": Command(
-        "inspect", "commands.ckpt.command", "show, convert, average or export checkpoints"
-    ),
+    "ckpt": Command("inspect", "commands.ckpt.command", "show, convert or export checkpoints"),
     "plot": Command(
         "inspect", "commands.plot", "draw loss, learning rate and speed of training runs"
     ),

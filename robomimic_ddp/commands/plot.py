@@ -70,9 +70,7 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
             )
     if x is None:
         x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
-    has_rollouts = any(
-        record["phase"] in ("rollout", "mean") for _, records in runs for record in records
-    )
+    has_rollouts = any(record["phase"] == "rollout" for _, records in runs for record in records)
     figure, axes = plt.subplot_mosaic(
         _PANELS[has_rollouts],
         figsize=(10, 6),
@@ -115,10 +113,10 @@ def plot(run_directories: Sequence[str | Path], output: str, x: str | None = Non
 
 def _records(folder: Path) -> list[dict[str, Any]]:
     """Return the run's history. Results of `evaluate` replace those of the training's own rollouts
-    for the same epoch, except those of a mean of checkpoints.
+    for the same epoch.
     """
-    evaluated = list(evaluation.as_rollouts(folder))
-    replaced = {(r["epoch"], r["env"]) for r in evaluated if r["phase"] == "rollout"}
+    evaluated = [{**result, "phase": "rollout"} for result in evaluation.results(folder)]
+    replaced = {(result["epoch"], result["env"]) for result in evaluated}
     records = history.read(folder)
     return evaluated + [r for r in records if (r["epoch"], r.get("env")) not in replaced]
 
@@ -178,10 +176,8 @@ def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
 
 
 def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> None:
-    """Draw the success rate of each environment, with its confidence interval; that of a mean of
-    checkpoints as stars at its last epoch.
-    """
-    rollouts = [record for record in records if record["phase"] in ("rollout", "mean")]
+    """Draw the success rate of each environment, with its confidence interval."""
+    rollouts = [record for record in records if record["phase"] == "rollout"]
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
     for number, environment in enumerate(environments):
         of_environment = [record for record in rollouts if record.get("env") == environment]
@@ -189,13 +185,8 @@ def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> No
         style = {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4]}
         of_environment.sort(key=lambda record: record["epoch"])
         _line(axes, at, of_environment, "rollout", SUCCESS, label=label, **style)
-        stars = {"color": colour, "linestyle": "", "marker": "*", "markersize": 10}
-        label = f"{label or name}, mean of checkpoints"
-        _line(axes, at, of_environment, "mean", SUCCESS, label=label, **stars)
         if spreads := [
-            (at[r["epoch"]], *r["interval"])
-            for r in of_environment
-            if r.get("interval") and r["phase"] == "rollout"
+            (at[r["epoch"]], *r["interval"]) for r in of_environment if r.get("interval")
         ]:
             axes.fill_between(*zip(*spreads), color=colour, alpha=0.15, linewidth=0)
 

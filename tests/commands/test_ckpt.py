@@ -1,4 +1,4 @@
-"""robomimic-ddp ckpt: what it shows, converts and averages; and what it refuses."""
+"""robomimic-ddp ckpt: what it shows, converts and exports; and what it refuses."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def test_a_tensor_with_two_names_counts_once(write, tmp_path, capsys):
     torch.save(content, tmp_path / "a.pth")
     assert command("show", tmp_path / "a.pth") == 0
     assert "nets: 5 tensors, 17 numbers, " in capsys.readouterr().out
-    (tmp_path / "b.pth").write_bytes((tmp_path / "a.pth").read_bytes())
-    mean = tmp_path / "mean.pth"
-    assert command("average", tmp_path / "a.pth", tmp_path / "b.pth", "-o", mean) == 0
+    assert command("convert", tmp_path / "a.pth", "-o", tmp_path / "b.pth") == 0
     assert "nets (17 numbers)" in capsys.readouterr().out
     content |= {"model": {"nets": nets, "ema": None}, "shape_metadata": {"ac_dim": 7}}
     torch.save(content, tmp_path / "c.pth")
@@ -229,121 +227,22 @@ def test_an_export_is_written_completely_to_a_new_folder_or_not_at_all(
     assert command("export", source, folder) == 0
 
 
-def test_average(write, tmp_path, capsys):
-    paths = [write(f"{n}.pth", n, variable_state={"epoch": n + 7}) for n in range(3)]
-    out = tmp_path / "mean.pth"
-    assert command("average", *paths, "-o", out) == 0
-    made = load(out)
-    for key, value in made["nets"].items():
-        each = torch.stack([nets(seed, False)[key].double() for seed in range(3)])
-        if value.is_floating_point():
-            assert torch.equal(value, each.mean(0).float()), key
-        else:
-            assert torch.equal(value, nets(0, False)[key])
-    assert "optimizers" not in made, "a mean of moments belongs to no weights"
-    mean = "the mean of 3 checkpoints, after epochs 7, 8, 9"
-    assert f"mean.pth: {mean}, nets (" in capsys.readouterr().out
-    assert command("show", out) == 0
-    text = capsys.readouterr().out
-    assert f"{mean}\n" in text
-    assert "\nafter epoch" not in text
-
-
-def test_a_stranger_is_no_mean(write, capsys):
-    assert command("show", write(mean_of_epochs=[1.5, 2])) == 0
-    assert "after epoch 7" in capsys.readouterr().out
-
-
-@pytest.mark.bad_input
-def test_checkpoints_that_have_no_mean(write, tmp_path, capsys):
-    broken = torch.load(write("nan.pth"), weights_only=True)
-    broken["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
-    torch.save(broken, tmp_path / "nan.pth")
-    unlike = torch.load(write("unlike.pth"), weights_only=True)
-    key = "policy.noise_pred_net.out.bias"
-    unlike["model"]["nets"][key] = unlike["model"]["nets"][key].to(torch.complex64)
-    torch.save(unlike, tmp_path / "unlike.pth")
-    out = tmp_path / "mean.pth"
-    for other, message in (
-        (write("other.pth", module=True), "differ in 8 tensor(s)"),
-        (tmp_path / "unlike.pth", f"differ in 1 tensor(s), such as {key}"),
-        (tmp_path / "nan.pth", "nan.pth: ema contains NaN or infinity in 1 tensor"),
-    ):
-        assert command("average", write(), other, "-o", out) == 1 and not out.exists()
-        assert message in capsys.readouterr().err
-
-
 @pytest.mark.bad_input
 @pytest.mark.parametrize("model", [{"actor": {"nets": nets(0, False)}}, nets(0, False)])
 def test_a_model_without_nets_is_not_written_empty(write, tmp_path, capsys, model):
     """Of a hierarchical policy, and of a host that saves the keys of its nets."""
-    paths, out = [write(f"{n}.pth", n, model=model) for n in range(2)], tmp_path / "out.pth"
-    for words in (("average", *paths), ("convert", paths[0], "--layout", "host")):
-        assert command(*words, "-o", out) == 1 and not out.exists()
-        assert f'robomimic-ddp: {paths[0]} has a model without "nets"' in capsys.readouterr().err
+    path, out = write(model=model), tmp_path / "out.pth"
+    assert command("convert", path, "--layout", "host", "-o", out) == 1 and not out.exists()
+    assert f'robomimic-ddp: {path} has a model without "nets"' in capsys.readouterr().err
 
 
 @pytest.mark.bad_input
 def test_a_file_that_is_there_is_kept_without_force(write, tmp_path, capsys):
     out = tmp_path / "out.pth"
     out.write_text("the user's")
-    for words in (("convert", write()), ("average", write(), write("b.pth"))):
-        assert command(*words, "-o", out) == 2 and out.read_text() == "the user's"
-        assert "out.pth' already exists" in capsys.readouterr().err
+    assert command("convert", write(), "-o", out) == 2 and out.read_text() == "the user's"
+    assert "out.pth' already exists" in capsys.readouterr().err
     assert command("convert", write(), "-o", out, "--force") == 0 and load(out)
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algo_name": "bc"}, 'algo_name is "bc" and "diffusion_policy"'),
-        ({"config": {"algo": {"horizon": {"action": 8}}}}, "algo.horizon.action is 8 and nothing"),
-        ({"config": {"train": {"seed": 2}}}, "train.seed is 2 and nothing"),
-        ({"config": {"train": {"num_epochs": 2}, "experiment": {"name": "resumed"}}}, None),
-        ({"config": "{"}, None),
-    ],
-)
-def test_checkpoints_of_unlike_trainings_have_no_mean(write, tmp_path, capsys, changes, message):
-    if isinstance(changes.get("config"), dict):
-        changes = {**changes, "config": json.dumps(changes["config"])}
-    out = tmp_path / "mean.pth"
-    words = ("average", write(), write("b.pth", **changes), "-o", out)
-    assert command(*words) == (message is not None)
-    assert out.exists() != (message is not None)
-    assert (message or "") in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "is_one"),
-    [
-        ({"data": "/a/ph/low_dim.hdf5"}, {"data": "~/b/low_dim.hdf5"}, True),
-        ({"data": [{"path": "/a/x.hdf5"}]}, {"data": [{"path": "x.hdf5"}]}, True),
-        ({"data_path": "/a", "batch_size": 8}, {"data_path": "/b", "batch_size": 4}, True),
-        ({"data": "/a/ph.hdf5"}, {"data": "/a/mh.hdf5"}, False),
-        ({"action_keys": ["a/x"]}, {"action_keys": ["b/x"]}, False),
-    ],
-)
-def test_a_run_whose_data_has_moved_has_a_mean(write, tmp_path, capsys, first, second, is_one):
-    """With a warning: other data may have the same name."""
-    configs = [json.dumps({"train": settings}) for settings in (first, second)]
-    files = [write(f"{number}.pth", config=config) for number, config in enumerate(configs)]
-    assert command("average", *files, "-o", tmp_path / "mean.pth") == (not is_one)
-    assert ("only if that is the same data" in capsys.readouterr().err) == is_one
-
-
-@pytest.mark.bad_input
-def test_states_of_unlike_runs_have_no_mean(tmp_path, capsys):
-    paths = []
-    for seed in ("1", "2"):
-        state = dict.fromkeys(state_file.PARTS)
-        state["model"] = {"": {"nets": nets(int(seed), False)}}
-        state["defines"] = {"config": {"train.seed": seed, "train.num_epochs": seed}}
-        paths.append(tmp_path / f"{seed}.pth")
-        torch.save({"state": state}, paths[-1])
-    assert command("average", *paths, "-o", tmp_path / "mean.pth") == 1
-    assert "different trainings: train.seed is 2 and 1" in capsys.readouterr().err
-    assert command("average", paths[0], paths[0], "-o", tmp_path / "mean.pth") == 0
 
 
 @pytest.mark.bad_input
@@ -355,7 +254,6 @@ def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
     for out in (path, tmp_path / "link.pth"):
         assert command("convert", path, "--ema", "-o", out) == 2
         assert "is the checkpoint to read" in capsys.readouterr().err
-    assert command("average", write("b.pth"), path, "-o", path) == 2
     assert path.read_bytes() == before
 
 

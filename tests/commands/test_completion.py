@@ -19,7 +19,6 @@ try robomimic-ddp sweep new --sampler ran
 try robomimic-ddp plot --out
 try robomimic-ddp ckpt conv
 try robomimic-ddp ckpt show run
-try robomimic-ddp ckpt average -o out.pth run
 try robomimic-ddp sweep run --ranks 2 run
 try robomimic-ddp bench --ranks 1,2 --rou
 """
@@ -35,7 +34,7 @@ def printed(capsys, shell: str) -> str:
 def test_bash_completes_commands_options_choices_and_paths(capsys, tmp_path):
     script = printed(capsys, "bash") + TRIES
     (tmp_path / "runs").mkdir()
-    words = ["apply", "--lr-scaling", "random", "--output", "convert", *["runs"] * 3, "--rounds"]
+    words = ["apply", "--lr-scaling", "random", "--output", "convert", *["runs"] * 2, "--rounds"]
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

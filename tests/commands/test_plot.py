@@ -12,8 +12,6 @@ from matplotlib.axes import Axes
 from robomimic_ddp import cli
 from robomimic_ddp.commands import figures, plot
 from robomimic_ddp.errors import EXIT_DONE, DataError
-from robomimic_ddp.monitoring.records import evaluation
-from robomimic_ddp.monitoring.records import history as history_record
 
 
 def history(folder: Path, samples: int, epochs: int = 4) -> str:
@@ -114,18 +112,6 @@ def test_runs_named_from_inside_their_folder_have_their_names(drawn, tmp_path, m
     monkeypatch.chdir(first)
     plot.plot([".", "../2"], str(tmp_path / "two.png"))
     assert [style["label"] for *_, style in drawn if style.get("label")] == ["lift/1", "lift/2"]
-
-
-def test_a_mean_of_checkpoints_is_a_point_beside_the_curve(drawn, tmp_path):
-    run = Path(history(tmp_path / "a" / "1", 8))
-    rollout = {"epoch": 4, "env": "lift", "log": {plot.SUCCESS: 0.5}}
-    history_record.append(run, {**rollout, "phase": "rollout"})
-    result = {**rollout, "kind": "result", "weights": "w", "episodes": 4, "interval": [0.2, 1.0]}
-    log = {plot.SUCCESS: 0.75}
-    evaluation.append(run, {**result, "checkpoint": "mean.pth", "mean_of": "epochs", "log": log})
-    plot.plot([run], str(tmp_path / "a.png"))
-    assert [([4], [rate]) for rate in (0.5, 0.75)] == [curve[:2] for curve in drawn[4:]]
-    assert drawn[-1][2]["label"] == "a, mean of checkpoints"
 
 
 @pytest.mark.bad_input

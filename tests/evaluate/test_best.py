@@ -74,7 +74,6 @@ def test_the_newest_result_counts_and_lines_of_episodes_do_not(tmp_path):
     assert best_after(tmp_path, 1, lift=0.4) == "1"
     results = evaluation.results(tmp_path)
     assert [(line["epoch"], line["log"][SUCCESS]) for line in results] == [(1, 0.4), (2, 0.3)]
-    assert [line["phase"] for line in evaluation.as_rollouts(tmp_path)] == ["rollout"] * 2
 
 
 def test_a_cut_line_is_removed_and_other_lines_stay(tmp_path):

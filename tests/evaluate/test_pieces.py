@@ -287,20 +287,6 @@ def test_a_strangers_config_neither_fills_the_memory_nor_names_a_file_elsewhere(
     evaluator.trackers.log(found, [])
 
 
-def test_a_mean_of_checkpoints_says_so_at_its_last_epoch(tmp_path):
-    evaluated = read(write(tmp_path / "mean.pth", 7, mean_of_epochs=[7, 9, 8]))
-    assert evaluated.epoch == 9
-    log = {"Success_Rate": 1.0, "Return": 1.0, "Horizon": 3.0}
-    with record.locked(tmp_path):
-        playing = Evaluator(tmp_path, tmp_path, None, Trackers(tmp_path), 1, filmed=0)
-        lines = {(name, 0): playing._append(evaluated, name, 0, log) for name in ("lift", "stack")}
-        result, _ = playing._results(evaluated, lines, {}, 1.0)
-    assert (result["epoch"], result["mean_of"]) == (9, evaluated.mean_of)
-    mean = "the mean of 3 checkpoints, after epochs 7, 9, 8"
-    assert record.sentence(result).startswith(f"{mean}, lift: 100.0% of 1 episodes")
-    assert [line["phase"] for line in evaluation.as_rollouts(tmp_path)] == ["mean"] * 2
-
-
 class ScriptedPool:
     """Answers tasks by a text: S succeeded, F failed, D died."""
 

@@ -1,4 +1,4 @@
-"""`robomimic-ddp ckpt show|convert|average|export`: shows, rewrites and exports checkpoints.
+"""`robomimic-ddp ckpt show|convert|export`: shows, rewrites and exports checkpoints.
 
 torch is imported after the command line was checked.
 """
@@ -7,44 +7,36 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, UsageError
 from robomimic_ddp.monitoring.records import run_summary
-from robomimic_ddp.terminal import announce, listed, print_clean, say
+from robomimic_ddp.terminal import announce, print_clean, say
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp ckpt`."""
-    actions = parser.add_subparsers(
-        dest="action", metavar="show|convert|average|export", required=True
-    )
+    actions = parser.add_subparsers(dest="action", metavar="show|convert|export", required=True)
     show = actions.add_parser("show", help="print the contents")
     show.add_argument("path")
     show.add_argument("--keys", action="store_true", help="also print every key with its shape")
     convert = actions.add_parser("convert", help="write the same weights in another layout")
     convert.add_argument("path")
-    average = actions.add_parser("average", help="write the mean of several checkpoints' weights")
-    average.add_argument("paths", nargs="+", metavar="path")
     export = actions.add_parser(
         "export", help="write the policy as a folder: safetensors, config, statistics, model card"
     )
     export.add_argument("path")
     export.add_argument("folder", help="the new folder")
-    for add in (convert.add_argument, average.add_argument):
-        add("-o", "--output", required=True, metavar="FILE", help="the new file, .pth")
-        what = (
-            "plain: keys without `module.`; host: with it, as DataParallel hosts (DROID's family) "
-            "write them; default %(default)s"
-        )
-        add("--layout", choices=("keep", "plain", "host"), default="keep", help=what)
-        add("--force", action="store_true", help="replace an existing file")
-        add(
-            "--ema",
-            action="store_true",
-            help="write the averaged weights as nets, too, and nothing of the training",
-        )
+    add = convert.add_argument
+    add("-o", "--output", required=True, metavar="FILE", help="the new file, .pth")
+    what = (
+        "plain: keys without `module.`; host: with it, as DataParallel hosts (DROID's family) "
+        "write them; default %(default)s"
+    )
+    add("--layout", choices=("keep", "plain", "host"), default="keep", help=what)
+    add("--force", action="store_true", help="replace an existing file")
+    what = "write the averaged weights as nets, too, and nothing of the training"
+    add("--ema", action="store_true", help=what)
 
 
 def run(command: str, args: argparse.Namespace) -> int:
@@ -54,21 +46,20 @@ def run(command: str, args: argparse.Namespace) -> int:
     elif args.action == "export":
         _export(args)
     else:
-        _rewrite(args)
+        _convert(args)
     return EXIT_DONE
 
 
-def _announced(sources: Sequence[str]) -> None:
-    """Say which checkpoints are read. Raises CheckpointError for an absent one, before torch is
+def _announced(source: str) -> None:
+    """Say which checkpoint is read. Raises CheckpointError for an absent one, before torch is
     imported, which takes seconds.
     """
-    for source in sources:
-        paths.checkpoint(source)
-    announce(f"reading {listed(sources)}")
+    paths.checkpoint(source)
+    announce(f"reading {source}")
 
 
 def _show(args: argparse.Namespace) -> None:
-    _announced([args.path])
+    _announced(args.path)
     from robomimic_ddp.commands.ckpt import contents
 
     for line in contents.described(contents.read(args.path), args.path, args.keys):
@@ -86,7 +77,7 @@ def _export(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.folder!r} cannot be written: {reason}.")
     if os.path.lexists(folder):
         raise UsageError(f"{args.folder!r} already exists. Name a new folder.")
-    _announced([args.path])
+    _announced(args.path)
     from robomimic_ddp.commands.ckpt import contents
     from robomimic_ddp.commands.ckpt.export import export
 
@@ -95,9 +86,7 @@ def _export(args: argparse.Namespace) -> None:
     say(f"{folder}: the weights are {weights}; {host if sizes is None else f'the net is {sizes}'}")
 
 
-def _rewrite(args: argparse.Namespace) -> None:
-    """Write one checkpoint in another layout, or the mean of several."""
-    sources = [args.path] if args.action == "convert" else args.paths
+def _convert(args: argparse.Namespace) -> None:
     output = paths.expanded(args.output)
     if output.suffix not in (".pth", ".pt", ".ckpt"):
         raise UsageError(
@@ -107,7 +96,7 @@ def _rewrite(args: argparse.Namespace) -> None:
     reason = paths.why_not_writable(output.parent)
     if reason is not None:
         raise UsageError(f"--output {args.output!r} cannot be written: {reason}.")
-    if any(paths.expanded(source).resolve() == output.resolve() for source in sources):
+    if paths.expanded(args.path).resolve() == output.resolve():
         raise UsageError(
             f"--output {args.output!r} is the checkpoint to read, and what the new file leaves "
             "out would be lost. Name another file."
@@ -117,11 +106,9 @@ def _rewrite(args: argparse.Namespace) -> None:
             f"--output {args.output!r} already exists. Name another file, or replace it with "
             "--force."
         )
-    _announced(sources)
-    from robomimic_ddp.commands.ckpt import averaging, contents
+    _announced(args.path)
+    from robomimic_ddp.commands.ckpt import contents
 
-    content = averaging.averaged([contents.read(path) for path in sources], sources)
-    content = contents.converted(content, args.layout, args.ema, sources[0])
+    content = contents.converted(contents.read(args.path), args.layout, args.ema, args.path)
     contents.write(content, output)
-    parts = filter(None, [contents.mean_of(content), *contents.section_sizes(content)])
-    say(f"{output}: {', '.join(parts)}")
+    say(f"{output}: {', '.join(contents.section_sizes(content))}")

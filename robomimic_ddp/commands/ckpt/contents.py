@@ -20,10 +20,6 @@ from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
 
 _EPOCH, _MOST_EPOCHS = re.compile(r"epoch_(\d+)"), 10**9
-_MOST_LISTED = 20
-"""Epochs of a mean that are named."""
-MEAN_OF = "mean_of_epochs"
-"""Key of a checkpoint that is the mean of several."""
 WRAPPED = "module"
 """The word that DataParallel adds to a net's keys, and DROID's hosts keep."""
 
@@ -86,9 +82,9 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     else:
         name = tree.at(config(content), "experiment.name")
         yield f"algorithm {content.get('algo_name')}, experiment {name}"
-        epoch, several = tree.at(content, "variable_state.epoch"), mean_of(content)
-        if several or epoch is not None:
-            yield several or f"after epoch {epoch}"
+        epoch = tree.at(content, "variable_state.epoch")
+        if epoch is not None:
+            yield f"after epoch {epoch}"
     for section, tensors in sections_of(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{section}: {len(tensors)} tensors, {count(tensors):,} numbers, {layout}"
@@ -103,16 +99,6 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         yield f"also: {', '.join(map(str, others))}"
 
 
-def mean_of(content: Mapping[str, Any]) -> str:
-    """Return the checkpoints whose mean this one is, in words; "" for any other."""
-    epochs = content.get(MEAN_OF)
-    if not isinstance(epochs, list) or {type(epoch) for epoch in epochs} != {int}:
-        return ""
-    listed = ", ".join(map(str, epochs[:_MOST_LISTED])) + ", ..." * (len(epochs) > _MOST_LISTED)
-    when = f", after epochs {listed}" if all(epochs) else ""
-    return f"the mean of {len(epochs)} checkpoints{when}"
-
-
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
     """Return `content` in another layout; `ema`: with the averaged weights as its nets, too, and
     nothing of the training. They stay its averages: a host acts with those.
@@ -124,7 +110,7 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
         raise CheckpointError(
             f'{name} has a model without "nets". Checkpoints of hierarchical policies (HBC, IRIS), '
             "and of hosts that save the keys of their nets without that name, can be shown, but "
-            "not averaged or converted."
+            "not converted."
         )
     if ema:
         if "ema" not in sections:
@@ -198,12 +184,9 @@ def config(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
-    """Return the epoch in a checkpoint, or else in its name, or 0; of a mean the last one. Raises
-    ValueError.
-    """
+    """Return the epoch in a checkpoint, or else in its name, or 0. Raises ValueError."""
     epochs = (tree.at(content, f"{part}.epoch") for part in ("variable_state", "ddp_state"))
     epoch = next((epoch for epoch in epochs if epoch is not None), None)
-    epoch = max(content[MEAN_OF]) if mean_of(content) else epoch
     if epoch is None:
         match = _EPOCH.search(file_name)
         return int(match[1]) if match else 0

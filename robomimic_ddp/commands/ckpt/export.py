@@ -147,12 +147,11 @@ def _card(
     if run is not None:
         rows += _training(run, epoch)
         rows += _successes(run, digest)
-    when = contents.mean_of(content) or f"after epoch {epoch}"
     shown = [f"| {name} | {_cell(value)} |" for name, value in rows if value]
     title = _cell(tree.at(config, "experiment.name") or content["algo_name"])
     head = ["---", "library_name: robomimic", "pipeline_tag: robotics", "---", "", f"# {title}", ""]
     text = (
-        f"A policy of robomimic, {when}, written by `robomimic-ddp ckpt export`. "
+        f"A policy of robomimic, after epoch {epoch}, written by `robomimic-ddp ckpt export`. "
         f"`{LOADER.name}` loads it. "
         f"`{CONFIG}` is its configuration, `{METADATA}` has the shapes of its observations, and "
         f"`{STATISTICS}` what its inputs and actions are normalised with. The shapes of images are "

@@ -46,7 +46,7 @@ class Environment:
 @dataclass(frozen=True)
 class Checkpoint:
     """A complete checkpoint. shown: its name in the run; file: its `signature`; weights: their
-    digest; mean_of: the checkpoints whose mean it is, in words.
+    digest.
     """
 
     shown: str
@@ -55,7 +55,6 @@ class Checkpoint:
     weights: str
     environments: tuple[Environment, ...]
     config: Mapping[str, Any]
-    mean_of: str = ""
 
     def number(self, key: str, default: int) -> int:
         """Return a whole number of the checkpoint's config."""
@@ -197,8 +196,7 @@ def read(file: tuple[str, int, int], path: Path, with_weights: bool = True) -> C
             "experiment.additional_envs."
         )
     weights = contents.weights_digest(content, file[0]) if with_weights else ""
-    mean_of = contents.mean_of(content)
-    return Checkpoint(file[0], file, epoch, weights, environments, config, mean_of)
+    return Checkpoint(file[0], file, epoch, weights, environments, config)
 
 
 def _environments(content: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Environment]:

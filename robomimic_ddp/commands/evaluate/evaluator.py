@@ -165,8 +165,6 @@ class Evaluator:
                 "lost": missing,
                 "seconds_of_all": seconds,
             }
-            if checkpoint.mean_of:
-                result["mean_of"] = checkpoint.mean_of
             if environment is checkpoint.environments[-1]:  # then all of them are recorded
                 result["file"] = list(checkpoint.file)
             self._write(result)

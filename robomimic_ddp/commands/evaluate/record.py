@@ -89,7 +89,7 @@ def sentence(result: dict[str, Any]) -> str:
     """Return a result in words."""
     epoch, env, episodes, rate, interval, *numbers, _ = cells(result)
     return (
-        f"{result.get('mean_of') or f'epoch {epoch}'}, {env}: {rate} of {episodes} episodes "
+        f"epoch {epoch}, {env}: {rate} of {episodes} episodes "
         f"succeeded ({interval}), return {numbers[0]}, horizon {numbers[1]}"
     )
 
@@ -131,13 +131,13 @@ class Trackers:
         self._has_warned = False
 
     def log(self, checkpoint: Checkpoint, results: Sequence[dict[str, Any]]) -> None:
-        """Log the results at the checkpoint's epoch, as the host does for its rollouts; those of a
-        mean of checkpoints under other names. What cannot be logged is a warning, once.
+        """Log the results at the checkpoint's epoch, as the host does for its rollouts. What cannot
+        be logged is a warning, once.
         """
         logging = tree.at(checkpoint.config, "experiment.logging")
         logging = logging if isinstance(logging, dict) else {}
         values = {
-            f"Rollout/{name}{'_of_mean' * bool(checkpoint.mean_of)}/{result['env']}": value
+            f"Rollout/{name}/{result['env']}": value
             for result in results
             for name, value in result["log"].items()
         }

@@ -8,7 +8,6 @@ checkpoint's weights: one epoch may have several files, and files of one name ot
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ def results(directory: Path) -> list[dict[str, Any]]:
         if record["kind"] == "result"
     }
     return sorted(newest.values(), key=lambda record: record["epoch"])
-
-
-def as_rollouts(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the results as records of `history.jsonl`, with their interval; those of a mean of
-    checkpoints with phase "mean".
-    """
-    for record in results(directory):
-        yield {**record, "phase": "mean" if record.get("mean_of") else "rollout"}
 
 
 def drop_cut_line(directory: Path) -> None:
