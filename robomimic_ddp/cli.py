@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -185,7 +185,7 @@ def _discard_stdout() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    parser = _parser([word for word in argv if not word.startswith("-")][:1])
+    parser = _parser(next((word for word in argv if not word.startswith("-")), ""))
     if not argv:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
@@ -238,24 +238,8 @@ def _rank() -> int:
         return 0
 
 
-class _PrintCompletion(argparse.Action):
-    """Prints what a shell reads to complete commands, their options and paths."""
-
-    def __call__(self, parser: Any, namespace: Any, shell: Any, option: str | None = None) -> None:
-        try:
-            import shtab
-        except ImportError:
-            parser.exit(EXIT_REFUSED, f"robomimic-ddp: {option} needs shtab: pip install shtab\n")
-        complete = _parser(COMMANDS)
-        for action in _actions(complete):
-            if action.nargs != 0 and not action.choices and action.type is None:
-                action.complete = shtab.FILE
-        print_clean(shtab.complete(complete, shell))
-        parser.exit()
-
-
-def _parser(subcommands: Collection[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of these subcommands only: they take time to import."""
+def _parser(subcommand: str) -> argparse.ArgumentParser:
+    """Return the parser, with the arguments of this subcommand only: others take time to import."""
     parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
@@ -263,18 +247,10 @@ def _parser(subcommands: Collection[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"robomimic-ddp {__version__}")
-    parser.add_argument(
-        "--print-completion",
-        choices=("bash", "zsh"),
-        action=_PrintCompletion,
-        help="print a completion script for this shell",
-    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
-        # The epilog lists them in groups; a completion shows the help of each.
-        listed = {"help": command.summary} if subcommands is COMMANDS else {}
-        subparser = subparsers.add_parser(name, description=f"{command.summary}.", **listed)
-        if name in subcommands:
+        subparser = subparsers.add_parser(name, description=f"{command.summary}.")
+        if name == subcommand:
             _module(name).add_arguments(subparser, name)
     return parser
 
