@@ -78,8 +78,8 @@ def read_record(directory: Path) -> dict | None:
         return record
     if state_file.exists(directory):
         warn(
-            f"{path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
-            "from the host instead, and a restart by torchrun reads the job id from the saved "
-            "state."
+            f"{path} cannot be used ({fault}): a restart by torchrun does not find this run and "
+            "begins a new one. ddp.resume=true finds it while it is the newest, and takes its "
+            "paths from the host."
         )
     return None

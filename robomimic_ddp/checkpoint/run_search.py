@@ -55,14 +55,10 @@ def find_job(
 ) -> FoundRun | None:
     """Main rank: return the directory of an earlier attempt of `job`, or of any that `launcher`
     (`env.launcher`) has started, or None. `finished`: also one that has finished, if it has a
-    state. Raises UnreadableState for a state whose job cannot be read now.
+    state.
     """
     for directory in _newest_first(experiment):
-        record = read_record(directory)
-        if record is None:
-            if job is not None and state_file.job_of(directory) == job:
-                return FoundRun(directory, "state")
-            continue
+        record = read_record(directory) or {}
         is_ours = job is not None and record.get("job") == job
         is_ours = is_ours or (launcher is not None and record.get("launcher") == launcher)
         if is_ours:

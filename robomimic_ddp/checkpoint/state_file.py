@@ -142,22 +142,6 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
     )
 
 
-def job_of(directory: Path) -> str | None:
-    """Return the job of the newest complete state, or None. Reads the whole file. Raises
-    UnreadableState.
-    """
-    for name in (STATE, PREVIOUS):
-        if os.path.lexists(directory / name):
-            try:
-                state = read_file(directory / name)
-            except UnreadableState:
-                raise
-            except CheckpointError:
-                continue
-            return state.get("job") if isinstance(state, dict) else None
-    return None
-
-
 def read_file(path: Path) -> dict[str, Any]:
     """Return the state in the file. Raises CheckpointError if damaged, NotOurState if of another
     format, UnreadableState if it cannot be read.

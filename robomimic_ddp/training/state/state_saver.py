@@ -216,7 +216,6 @@ class StateSaver:
         content = snapshot.content
         # What a file cannot contain is an error at the first save, not a warning at each.
         content["model"] = checkpoint.plain(content["model"])
-        content["job"] = record.content.get("job")
         self.next_save = time.monotonic() + self.run.options.save_seconds
         self.better_is_lost = False
         write = partial(self._write, content, improved)
