@@ -45,18 +45,6 @@ def launcher() -> str | None:
     return f"{host_name()}:{parent}:{started}"
 
 
-def process_space() -> str:
-    """Return a name of where this process's number is unique: this machine since it was started, or
-    a container. Containers of one machine, or of several, may share a host name.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        return f"{host_name()}:{boot}:{os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # no /proc
-        return host_name()
-
-
 def adopted_by_init(parent: int) -> bool:
     """Return whether `parent`, this process's parent, is init, which adopts the children of a dead
     process. In a container process 1 may be the launcher itself, which runs the same Python.

@@ -24,7 +24,7 @@ from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.checkpoint import lock as run_lock
 from robomimic_ddp.commands.sweep import command, new, space, study
 from robomimic_ddp.commands.sweep import worker as sweep_workers
-from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, RUN_LOCK, Trial
+from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, Trial
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import (
     EXIT_DONE,
@@ -259,7 +259,7 @@ def test_a_batch_that_splits_over_the_ranks_trains_where_another_does_not(
 def test_trials_that_are_finished_need_no_batch_that_splits(make, on_two_ranks):
     search = make("ddp.batch=global", "train.batch_size=13,12")
     first, _ = search.trials()
-    first.begin(host="", process=1, gpus="")
+    first.begin()
     (run := first.folder / "20260101").mkdir(parents=True)
     log = {"epoch": 1, "phase": "valid", "log": {"Loss": 1.0}}
     (run / "history.jsonl").write_text(json.dumps(log) + "\n")
@@ -272,7 +272,7 @@ def test_trials_that_are_finished_need_no_batch_that_splits(make, on_two_ranks):
 def test_a_trial_that_could_not_train_is_complete_where_it_has_trained(make, on_two_ranks):
     search = make("ddp.batch=global", "train.batch_size=13,15")
     for entry in search.trials():
-        entry.begin(host="", process=1, gpus="")
+        entry.begin()
         search.study.tell(entry.number, 1.0)
     assert on_two_ranks(search) == EXIT_DONE, "nothing is left to do"
 
@@ -387,16 +387,12 @@ def definition(records: list) -> dict:
     return next(r["user_attr"]["definition"] for r in records if "user_attr" in r)
 
 
-WORKER = {"host": "node", "gpus": "0"}
 OTHER = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": ["../.."]}})
 EDITS: dict[str, Callable[[list], Any]] = {
     "a metric": lambda records: definition(records).update(metric=7),
     "values": lambda records: definition(records)["space"].update({"train.seed": OTHER}),
     "no JSON": lambda records: records[-1]["system_attrs"]["fixed_params"].update(
         {"train.seed": "../.."}
-    ),
-    "a process": lambda records: records[-1]["user_attrs"].update(
-        worker={**WORKER, "process": 10**30}
     ),
 }
 
@@ -523,11 +519,11 @@ def test_two_workers_train_no_trial_twice(make):
 
 @pytest.mark.parametrize(
     ("with_trainings", "epochs"),
-    [(True, 5), (False, 0)],
-    ids=["with its trainings", "alone, before they have a folder"],
+    [(True, 5), (False, 5), (False, 0)],
+    ids=["with its trainings", "alone", "alone, before they have a folder"],
 )
 def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
-    """The next worker waits for trainings that outlived the first, and resumes the others."""
+    """Trainings that are not killed save and stop, and the next worker resumes them."""
     search = make("train.seed=1,2,3", "train.num_epochs=40")
     first = start_worker(search)
     wait_for(lambda: len(psutil.Process(first.pid).children()) == 2)
@@ -537,43 +533,48 @@ def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
     first.wait()
     for process in trainings if with_trainings else ():
         process.kill()
-    psutil.wait_procs(trainings if with_trainings else ())
+    _, alive = psutil.wait_procs(trainings, 30)
+    assert not alive
+    if epochs and not with_trainings:
+        assert len([*search.directory.glob("trials/*/*/requeue")]) == 2
     sweep("show", search.directory)
-    state = "stopped" if with_trainings else "running"
-    assert f"2 {state}, 1 waiting" in capsys.readouterr().out
+    assert "2 stopped, 1 waiting" in capsys.readouterr().out
     assert worker(search.directory, GPUS).run() == EXIT_DONE
     require_complete(search, 40)
-    again = 2 if with_trainings else 1
-    assert [len(starts(entry)) for entry in search.trials()] == [again, again, 1]
+    if epochs:
+        assert [len(starts(entry)) for entry in search.trials()] == [2, 2, 1]
 
 
-def test_no_trial_begins_on_the_gpu_of_an_orphaned_training(make):
-    search = make("train.seed=1,2", "train.num_epochs=30")
-    first = start_worker(search, ["1"])
-    wait_for(trained(search, 2))
-    first.kill()
-    first.wait()
-    assert worker(search.directory, ["0,1"]).run() == EXIT_DONE
-    ends = [(entry.run() / "ddp.json").stat().st_mtime for entry in search.trials()]
-    begun = (search.trials()[1].run() / "ddp.lock").stat().st_mtime
-    assert ends[0] <= begun and [len(starts(entry)) for entry in search.trials()] == [1, 1]
+def test_the_next_worker_waits_for_a_training_that_is_ending(make):
+    """The only trial is locked until it has saved."""
+    search = make("train.seed=1", "train.num_epochs=30")
+    log = search.trials()[0].lock()
+    search.trials()[0].begin()
+    thread = threading.Timer(1.0, log.close)
+    thread.start()
+    assert worker(search.directory).run() == EXIT_DONE
+    thread.join()
+    require_complete(search, 30)
 
 
-@pytest.mark.parametrize("folder", ["trial", "run"])
-def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
-    """Also one whose run was resumed by hand."""
+def test_a_trial_that_another_worker_trains_is_left_alone(make):
+    search = make("train.seed=1,2")
+    log = search.trials()[0].lock()
+    worker(search.directory).run()
+    assert [entry.state for entry in search.trials()] == ["waiting", "complete"]
+    log.close()
+    assert worker(search.directory).run() == EXIT_DONE
+    require_complete(search)
+
+
+def test_a_run_that_was_resumed_by_hand_refuses_the_trials_training(make, capsys):
     search = make("train.seed=1,2")
     entry = search.trials()[0]
     (entry.folder / "20260101").mkdir(parents=True)
-    if folder == "trial":
-        release = entry.lock().close
-    else:
-        release = run_lock.take(entry.run()).close
-    worker(search.directory).run()
-    assert [entry.state for entry in search.trials()] == ["waiting", "complete"]
-    release()
-    assert worker(search.directory).run() == EXIT_DONE
-    require_complete(search)
+    with run_lock.take(entry.run()):
+        assert worker(search.directory).run() == EXIT_REFUSED
+    assert [entry.state for entry in search.trials()] == ["fail", "complete"]
+    assert "FAILED: BlockingIOError: " in capsys.readouterr().out
 
 
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
@@ -591,7 +592,7 @@ def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):
     thread.start()
     assert running.run() == EXIT_DONE
     thread.join()
-    assert "whose launcher was killed" in capsys.readouterr().out
+    assert "killed by SIGKILL" in capsys.readouterr().out
     require_complete(search, 30)
     assert len(starts(search.trials()[0])) == 1
 
@@ -687,5 +688,4 @@ def test_a_stopped_task_of_the_slurm_array_in_the_docs_is_queued_again(
 
 
 def test_the_names_of_a_runs_files():
-    names = (checkpoint.RECORD_NAME, checkpoint.REQUEUE_NAME, run_lock.NAME)
-    assert (RECORD, REQUEUE, RUN_LOCK) == names
+    assert (RECORD, REQUEUE) == (checkpoint.RECORD_NAME, checkpoint.REQUEUE_NAME)

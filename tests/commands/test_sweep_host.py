@@ -74,9 +74,11 @@ def config(tmp_path_factory: pytest.TempPathFactory, four_epochs: Callable[..., 
     return four_epochs(tmp_path_factory.mktemp("config"))
 
 
-def test_worker_and_training_are_killed_in_mid_trial(
-    host_copy: Host, config: Path, tmp_path: Path
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_worker_is_killed_in_mid_trial(
+    alone: bool, host_copy: Host, config: Path, tmp_path: Path
 ) -> None:
+    """With its training, or alone: the training then saves and stops."""
     sweeps = [
         make(tmp_path / name, config, "train.num_epochs=20", "train.seed=1", "ddp.preset=safe")
         for name in ("uninterrupted", "killed")
@@ -88,7 +90,11 @@ def test_worker_and_training_are_killed_in_mid_trial(
         time.sleep(0.01)
     trainings = psutil.Process(worker.pid).children(recursive=True)
     assert trainings
-    kill([psutil.Process(worker.pid), *trainings])
+    kill([psutil.Process(worker.pid), *(() if alone else trainings)])
+    worker.wait()
+    assert not psutil.wait_procs(trainings, 60)[1]
+    (entry,) = sweeps[1].trials()
+    assert (entry.run() / study.REQUEUE).exists() or not alone
     assert [entry.state for entry in sweeps[1].trials()] == ["running"]
     assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory)
     for sweep in sweeps:
@@ -126,16 +132,22 @@ def test_kills_at_random_moments(
     require_same(sweep, soak)
 
 
-def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Path) -> None:
-    """SIGTERM to the worker stops both ranks of its trial, which save."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_in_a_trial_and_a_stop(
+    number: signal.Signals, host_copy: Host, config: Path, tmp_path: Path
+) -> None:
+    """Both ranks of the worker's trial save and stop, also where it was killed."""
     sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=12")
     worker = start(host_copy, sweep.directory, *TWO_RANKS)
     (entry,) = sweep.trials()
     while len(sweep.trials()[0].curve()) < 2:
         assert worker.poll() is None, (sweep.directory / "worker.txt").read_text()
         time.sleep(0.01)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(120) == 75, (sweep.directory / "worker.txt").read_text()
+    trainings = psutil.Process(worker.pid).children(recursive=True)
+    worker.send_signal(number)
+    code = 75 if number == signal.SIGTERM else -number
+    assert worker.wait(120) == code, (sweep.directory / "worker.txt").read_text()
+    assert not psutil.wait_procs(trainings, 60)[1]
     assert (entry.run() / "requeue").exists() and entry.curve().keys() != {12}
     finish(host_copy, sweep.directory, *TWO_RANKS)
     require_trained_once(sweep, 12)

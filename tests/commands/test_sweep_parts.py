@@ -15,8 +15,8 @@ from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, space, study
 from robomimic_ddp.commands.sweep.study import REQUEUE
-from robomimic_ddp.commands.sweep.worker import Worker, _is_orphan
-from robomimic_ddp.config import env, machine
+from robomimic_ddp.commands.sweep.worker import Worker
+from robomimic_ddp.config import machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError, UsageError
 
@@ -110,9 +110,9 @@ def test_a_trial_is_as_good_as_its_best_epoch_over_its_environments(metric, best
     )
     expected = {1: 1.5, 4: 1.25} if metric == "rollout/Return" else {1: 0.25, 4: 0.5}
     assert trial.curve() == expected
-    assert trial.begin(gpus="3", process=7, host="here").complete() == best
+    assert trial.begin().complete() == best
     again = trial.reread()
-    assert (again.state, again.value, again.worker["gpus"]) == ("complete", best, "3")
+    assert (again.state, again.value) == ("complete", best)
 
 
 def test_a_loss_of_another_name_is_a_metric(make):
@@ -160,7 +160,7 @@ def test_a_training_has_its_gpus_ranks_and_share_of_the_cores(make, monkeypatch)
     for ranks, threads in ((1, "6"), (2, "3"), (7, "1")):
         trial = trial.begin()
         Worker(made, ["0,1", "2,3"], ranks)._start_training(trial, "2,3", None)
-        words, _, variables = started.pop()
+        words, _, variables, _ = started.pop()
         assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
         assert variables["OMP_NUM_THREADS"] == threads
         assert not pod & variables.keys()
@@ -194,19 +194,6 @@ def test_a_training_renders_on_its_gpu(make, monkeypatch):
             Worker(made, ["2", gpus])._start_training(trial, gpus, None)
         variables = started.pop()
         assert [variables[name] for name in names if name in variables] == numbers
-
-
-def test_a_trial_of_another_container_is_not_awaited(make, monkeypatch):
-    """Each container numbers processes separately, and both may have the same name."""
-    monkeypatch.setattr(training_process, "start", lambda *_: None)
-    made = make("train.seed=5")
-    first = Worker(made, [""])
-    assert first._begin(made.trials()[0], "")
-    (trial,) = made.trials()
-    assert trial.is_locked and _is_orphan(trial)
-    monkeypatch.setattr(env, "process_space", lambda: f"{env.host_name()}:another")
-    assert not _is_orphan(trial) and not Worker(made, [""])._begin_trials()
-    first.jobs[0].log.close()
 
 
 def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsys):

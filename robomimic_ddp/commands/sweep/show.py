@@ -37,8 +37,6 @@ def summary(trials: Sequence[Trial]) -> Iterator[str]:
 
 def _state(trial: Trial) -> str:
     if trial.state in ("running", "waiting") and not trial.is_locked:
-        if trial.is_trained_by_hand:
-            return "trained by hand"
         return "stopped" if trial.state == "running" else "waiting"
     return "failed" if trial.state == "fail" else trial.state
 

@@ -26,14 +26,13 @@ from typing import IO, Any
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, kind, space
-from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.terminal import listed
 
 _MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
-RECORD, REQUEUE, RUN_LOCK = "ddp.json", "requeue", "ddp.lock"
+RECORD, REQUEUE = "ddp.json", "requeue"
 """Files in a run directory, named as in checkpoint/, which would import torch."""
 _RETRY_SECONDS = 0.01
 
@@ -105,8 +104,7 @@ class Sweep:
 class Trial:
     """A trial, as the journal described it when it was read.
 
-    state: Optuna's state in lower case; values: those of the sweep's keys; value: of its metric;
-    worker: the worker that started its last training.
+    state: Optuna's state in lower case; values: those of the sweep's keys; value: of its metric.
     """
 
     def __init__(self, sweep: Sweep, record: Any) -> None:
@@ -119,19 +117,14 @@ class Trial:
         self.folder = sweep.directory / "trials" / self.name
         self.log = sweep.directory / "logs" / f"{self.number:03d}.txt"
         self.error = record.user_attrs.get("error", "")
-        self.worker = record.user_attrs.get("worker", {})
-        if self.worker:
-            gpus, process = self.worker["gpus"], self.worker["process"]
-            if not isinstance(gpus, str) or not tree.is_whole(process, 1, 2**31 - 1):
-                raise ValueError(f"trial {self.number} has a worker without GPUs or process")
 
     def reread(self) -> Trial:
         """Return the trial as the journal describes it now."""
         return self._sweep.trials()[self.number]
 
-    def begin(self, **worker: Any) -> Trial:
-        """Draw the values of a waiting trial, mark it as RUNNING for a training by `worker`, and
-        return it. The caller has its lock.
+    def begin(self) -> Trial:
+        """Draw the values of a waiting trial, mark it as RUNNING, and return it. The caller has its
+        lock.
         """
         from optuna import trial
 
@@ -141,7 +134,6 @@ class Trial:
             drawn = trial.Trial(self._sweep.study, self._id)
             for key, distribution in self._sweep.space.items():
                 drawn._suggest(key, distribution)
-        drawn.set_user_attr("worker", worker)
         return self.reread()
 
     def complete(self) -> float:
@@ -231,15 +223,9 @@ class Trial:
         """Whether a worker is in charge of it, or its training runs."""
         return files.is_locked(self.log)
 
-    @property
-    def is_trained_by_hand(self) -> bool:
-        """Whether somebody has resumed its run without a worker, and that training runs."""
-        run = self.run()
-        return run is not None and files.is_locked(run / RUN_LOCK)
-
     def lock(self) -> IO[bytes] | None:
         """Return the locked log, whose lock lasts until all copies of the open file are closed;
-        None if another worker, or a training that outlived its worker, has the lock.
+        None if another worker, or a training that is ending after its worker, has the lock.
         """
         log = files.opened_to_write(self.log)
         try:

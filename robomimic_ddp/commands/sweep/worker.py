@@ -1,7 +1,7 @@
 """`robomimic-ddp sweep run`: trains the trials of a sweep, each on separate GPUs.
 
-Any number of workers share a sweep; the lock of a trial (see study.py) keeps them apart. The next
-worker resumes the trials of a worker that was killed, as soon as their trainings have ended.
+Any number of workers share a sweep; the lock of a trial (see study.py) keeps them apart. Trainings
+save and stop when their worker was killed, and the next worker resumes them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import show
 from robomimic_ddp.commands.sweep.study import REQUEUE, Sweep, Trial
-from robomimic_ddp.config import env, launch_env, machine
+from robomimic_ddp.config import end_with_parent, env, launch_env, machine
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 from robomimic_ddp.terminal import print_clean
 
 _POLL_SECONDS = 1.0
+_ENDING_SECONDS = 60.0
+"""How long trainings may take to save and stop whose worker or launcher was killed."""
 _MOST_KILLS = 3
 """How often a training that a signal ended, as when memory runs out, is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -62,9 +64,9 @@ class Worker:
         self.jobs: dict[int, Job] = {}
         self.stopped: set[int] = set()
         """Trials that were stopped from outside: this worker does not begin them again."""
-        self.awaited: set[int] = set()
-        """Trials whose training outlived its launcher: this worker waits for its end."""
         self.kills: Counter[int] = Counter()
+        self.waits_until = time.monotonic() + _ENDING_SECONDS
+        """For interrupted trials whose training has not ended yet."""
         self.signal: str | None = None
         self.is_stopping = self.has_metric = False
         self.error: Exception | None = None
@@ -109,7 +111,7 @@ class Worker:
 
     def _begin_trials(self) -> bool:
         """Begin trials on free GPUs, interrupted trials first. Return whether any has begun, or
-        can begin when its orphaned training has ended.
+        may begin soon.
         """
         if self.signal is not None or self.error is not None:
             return False
@@ -127,17 +129,13 @@ class Worker:
     def _begin_remaining(self) -> bool:
         trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
         trials.sort(key=lambda trial: (trial.state != "running", trial.number))
-        orphans = [trial for trial in trials if _is_orphan(trial)]
-        for trial in orphans:
-            if trial.number not in self.awaited:
-                print_clean(f"{trial.name}: waiting for a training whose launcher was killed")
-        self.awaited = {trial.number for trial in orphans}
-        used = [job.gpus for job in self.jobs.values()] + [t.worker["gpus"] for t in orphans]
-        busy = {gpu for gpus in used for gpu in gpus.split(",")}
-        free = [gpus for gpus in self.gpus if busy.isdisjoint(gpus.split(","))]
+        busy = {job.gpus for job in self.jobs.values()}
         candidates = iter(trials)
+        free = [gpus for gpus in self.gpus if gpus not in busy]
         begun = [any(self._begin(trial, gpus) for trial in candidates) for gpus in free]
-        return any(begun) or bool(orphans)
+        if any(begun) or time.monotonic() >= self.waits_until:
+            return any(begun)
+        return any(trial.state == "running" and trial.is_locked for trial in trials)
 
     def _is_remaining(self, trial: Trial) -> bool:
         is_known = trial.number in self.jobs or trial.number in self.stopped
@@ -151,10 +149,10 @@ class Worker:
         with ExitStack() as unless_it_trains:
             unless_it_trains.enter_context(log)
             trial = trial.reread()  # nobody else can change it any more
-            if not self._is_remaining(trial) or trial.is_trained_by_hand:
+            if not self._is_remaining(trial):
                 return False
             self.sweep.require_same_config()
-            trial = trial.begin(host=env.process_space(), process=os.getpid(), gpus=gpus)
+            trial = trial.begin()
             run = trial.run()
             if run is not None:  # a training that fails at once must not seem to have been stopped
                 (run / REQUEUE).unlink(missing_ok=True)
@@ -177,7 +175,8 @@ class Worker:
         defaults = {"OMP_NUM_THREADS": str(threads), **env.rendering_variables(gpus)}
         variables = {**defaults, **inherited, **variables, "CUDA_VISIBLE_DEVICES": gpus}
         words = [sys.executable, *launcher, *self.program, *trial.words()]
-        return training_process.start(words, log, variables)
+        tie = end_with_parent.ending_with(os.getpid(), signal.SIGTERM)
+        return training_process.start(words, log, variables, tie)
 
     def _check(self, job: Job) -> None:
         code, trial = job.process.poll(), job.trial
@@ -193,6 +192,7 @@ class Worker:
                 print_clean(f"{trial.name}: stopped; the next sweep run resumes it")
             elif code < 0 and self.kills[trial.number] < _MOST_KILLS:
                 self.kills[trial.number] += 1  # it is resumed when its last rank releases the lock
+                self.waits_until = time.monotonic() + _ENDING_SECONDS
                 print_clean(f"{trial.name}: killed by {signal.Signals(-code).name}")
             else:
                 self._fail(trial, _last_error(trial, code))
@@ -221,14 +221,6 @@ class Worker:
     def _fail(self, trial: Trial, error: str) -> None:
         trial.fail(error)
         print_clean(f"{trial.name}: FAILED: {error} ({trial.log})")
-
-
-def _is_orphan(trial: Trial) -> bool:
-    """Return whether its training has outlived its worker or its launcher on this machine."""
-    if trial.state != "running" or trial.worker.get("host") != env.process_space():
-        return False
-    process = trial.worker["process"]
-    return (process == os.getpid() or not machine.is_alive(process)) and trial.is_locked
 
 
 def _last_error(trial: Trial, code: int) -> str:
