@@ -64,18 +64,26 @@ def opened_to_write(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
     return open(path, mode, opener=opener, **kwargs)
 
 
+def try_lock(file: IO, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file (`flock`), until all copies of it are closed; return False if another
+    process has locked it. Raises OSError on a file system without locks.
+    """
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_locked(path: Any) -> bool:
-    """Return whether a process has locked a file (`flock`): False without such a file, or on a
-    file system without locks.
+    """Return whether a process has locked a file: False without such a file, or on a file system
+    without locks.
     """
     try:
         with opened(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(file, fcntl.LOCK_SH)
     except OSError:
-        pass
-    return False
+        return False
 
 
 def require_no_link(path: Any) -> None:

@@ -8,10 +8,7 @@ from robomimic_ddp.checkpoint.host_files import HostFiles
 from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
 from robomimic_ddp.checkpoint.restore import restore_model
 from robomimic_ddp.checkpoint.run_record import (
-    RECORD_NAME,
-    REQUEUE_NAME,
     RunRecord,
-    read_record,
     relative_paths,
     write_requeue,
 )

@@ -6,7 +6,6 @@ other nodes. If they do not, the run's heartbeat shows that it is alive.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -55,7 +54,7 @@ def _wait_until_free(lock: IO[bytes], directory: Path) -> None:
     silence = _silence_needed(first, has_locks)
     while True:
         try:
-            is_ours = is_ours or _try_lock(lock)
+            is_ours = is_ours or files.try_lock(lock)
         except OSError as error:
             warn(f"{directory} cannot be locked: {error}")
             is_ours, has_locks = True, False
@@ -71,15 +70,6 @@ def _wait_until_free(lock: IO[bytes], directory: Path) -> None:
             raise _in_use(directory, beat)
         first = first or beat
         time.sleep(_LOOK_SECONDS)
-
-
-def _try_lock(lock: IO[bytes]) -> bool:
-    """Return whether the lock is ours. Raises OSError on a file system without locks."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _beat(directory: Path) -> dict[str, Any] | None:

@@ -11,10 +11,8 @@ from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE
 from robomimic_ddp.terminal import warn
-
-RECORD_NAME = "ddp.json"
-REQUEUE_NAME = "requeue"
 
 
 class RunRecord:
@@ -28,7 +26,7 @@ class RunRecord:
 
     def write(self) -> None:
         """Replace the file. Raises OSError."""
-        with atomic_files.atomic_open(self.directory / RECORD_NAME) as file:
+        with atomic_files.atomic_open(self.directory / RECORD) as file:
             file.write(json.dumps(self.content, indent=2) + "\n")
 
     def add(self, **items: Any) -> None:
@@ -38,15 +36,15 @@ class RunRecord:
             self.write()
         except OSError as error:
             if not self._warned:
-                warn(f"{RECORD_NAME} could not be written: {error}")
+                warn(f"{RECORD} could not be written: {error}")
             self._warned = True
 
 
 def write_requeue(directory: Path, content: dict) -> None:
     """Main rank: writes the marker for a script to start the job again, and says where it is."""
-    with atomic_files.atomic_open(directory / REQUEUE_NAME) as file:
+    with atomic_files.atomic_open(directory / REQUEUE) as file:
         file.write(json.dumps(content) + "\n")
-    env.keep_requeue_note(str(directory / REQUEUE_NAME))
+    env.keep_requeue_note(str(directory / REQUEUE))
 
 
 def relative_paths(directory: Path, paths: Any) -> list:
@@ -66,7 +64,7 @@ def read_record(directory: Path) -> dict | None:
     """Return the `ddp.json` of a run directory, or None. Warns if it is unreadable where there is a
     state.
     """
-    path = directory / RECORD_NAME
+    path = directory / RECORD
     try:
         record = files.read_json(path)
         names = record.get("paths") if isinstance(record, dict) else None

@@ -20,9 +20,10 @@ from robomimic_ddp import files
 from robomimic_ddp.checkpoint import safe_load, torch_save
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.monitoring.records.run_files import STATE
 from robomimic_ddp.verify import digest
 
-STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
+PREVIOUS, BEST = "ddp_state_previous.pth", "ddp_state_best.pth"
 _DAMAGED = "ddp_state_damaged.pth"
 FORMAT = 2
 """Incremented when another version would misread the file."""

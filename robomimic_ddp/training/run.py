@@ -17,7 +17,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, RunRecord
+from robomimic_ddp.checkpoint import RunRecord
 from robomimic_ddp.config import env
 from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.config.options import Options
@@ -26,6 +26,7 @@ from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import atomic_files, group, signals
 from robomimic_ddp.distributed.gradients import step_guard
 from robomimic_ddp.monitoring import pictures
+from robomimic_ddp.monitoring.records.run_files import RECORD
 from robomimic_ddp.training.presets import Prepared
 from robomimic_ddp.training.run_parts import Built, Output, Progress, Resume
 
@@ -102,7 +103,7 @@ class Run:
             "learning_rates": self.built.learning_rates,
         }
         self.output.record = RunRecord(directory, content)
-        with atomic_files.must_be_written(directory / RECORD_NAME):
+        with atomic_files.must_be_written(directory / RECORD):
             self.output.record.write()
         env.keep_run_note(directory)
 

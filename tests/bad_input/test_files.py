@@ -28,7 +28,7 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     WriteError,
 )
-from robomimic_ddp.monitoring.records import heartbeat, history, run_summary
+from robomimic_ddp.monitoring.records import heartbeat, history, run_files, run_summary
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
 from tests.heartbeats import beat
@@ -143,7 +143,7 @@ def test_a_plan_of_impossible_numbers_is_not_shown(tmp_path: Path) -> None:
     shown = []
     for samples in (8, 10**400):
         plan = {"plan": {"samples_per_step": samples}}
-        (tmp_path / run_record.RECORD_NAME).write_text(json.dumps(plan))
+        (tmp_path / run_files.RECORD).write_text(json.dumps(plan))
         shown.append("samples/s" in "".join(run_summary.lines(tmp_path, [beat(time=1.0)], 2.0)))
     assert shown == [True, False]
 
@@ -158,7 +158,7 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     target = tmp_path / target
     (tmp_path / "file").write_text("the user's")
     run = tmp_path / "run"
-    for name in (lock.NAME, history.FILE_NAME, run_record.RECORD_NAME, run_record.REQUEUE_NAME):
+    for name in (lock.NAME, history.FILE_NAME, run_files.RECORD, run_files.REQUEUE):
         link(run / name, target)
     link(run / heartbeat.FOLDER / "rank0.tmp", target)
     with pytest.raises(WriteError):

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp import checkpoint, files
 from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.monitoring.records import heartbeat
 
@@ -109,14 +109,14 @@ def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monke
 
 def test_locks_that_fail_while_a_job_waits_are_a_warning(tmp_path, monkeypatch, capsys):
     refused = mock.Mock(side_effect=[BlockingIOError, OSError(errno.ESTALE, "Stale file handle")])
-    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    monkeypatch.setattr(files.fcntl, "flock", refused)
     checkpoint.take(tmp_path).close()
     assert capsys.readouterr().err.count("cannot be locked: [Errno 116] Stale file handle") == 1
 
 
 def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, capsys):
     refused = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    monkeypatch.setattr(files.fcntl, "flock", refused)
     checkpoint.take(tmp_path).close()
     assert capsys.readouterr().err.count("cannot be locked") == 1
     beat = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0)

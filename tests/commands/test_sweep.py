@@ -20,11 +20,11 @@ from unittest import mock
 import psutil
 import pytest
 
-from robomimic_ddp import checkpoint, cli
+from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import lock as run_lock
 from robomimic_ddp.commands.sweep import command, new, space, study
 from robomimic_ddp.commands.sweep import worker as sweep_workers
-from robomimic_ddp.commands.sweep.study import RECORD, REQUEUE, Trial
+from robomimic_ddp.commands.sweep.study import Trial
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import (
     EXIT_DONE,
@@ -34,6 +34,7 @@ from robomimic_ddp.errors import (
     DataError,
     UsageError,
 )
+from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import TRAINING, worker
 from tests.hosts import ROOT
@@ -685,7 +686,3 @@ def test_a_stopped_task_of_the_slurm_array_in_the_docs_is_queued_again(
     assert done.returncode == (0 if queued else code)
     assert queued == ((tmp_path / "queued").read_text() if queued else "")
     assert (tmp_path / "queued").exists() == bool(queued)
-
-
-def test_the_names_of_a_runs_files():
-    assert (RECORD, REQUEUE) == (checkpoint.RECORD_NAME, checkpoint.REQUEUE_NAME)

@@ -18,6 +18,7 @@ import pytest
 from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.commands.sweep import new, space, study
+from robomimic_ddp.monitoring.records.run_files import REQUEUE
 from tests.hosts import Host, environment, run
 from tests.runs import checkpoint_differences, state_differences
 
@@ -94,7 +95,7 @@ def test_a_worker_is_killed_in_mid_trial(
     worker.wait()
     assert not psutil.wait_procs(trainings, 60)[1]
     (entry,) = sweeps[1].trials()
-    assert (entry.run() / study.REQUEUE).exists() or not alone
+    assert (entry.run() / REQUEUE).exists() or not alone
     assert [entry.state for entry in sweeps[1].trials()] == ["running"]
     assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory)
     for sweep in sweeps:
@@ -148,7 +149,7 @@ def test_ranks_in_a_trial_and_a_stop(
     code = 75 if number == signal.SIGTERM else -number
     assert worker.wait(120) == code, (sweep.directory / "worker.txt").read_text()
     assert not psutil.wait_procs(trainings, 60)[1]
-    assert (entry.run() / "requeue").exists() and entry.curve().keys() != {12}
+    assert (entry.run() / REQUEUE).exists() and entry.curve().keys() != {12}
     finish(host_copy, sweep.directory, *TWO_RANKS)
     require_trained_once(sweep, 12)
     assert read_file(entry.run() / STATE)["world_size"] == 2

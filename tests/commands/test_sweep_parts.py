@@ -14,11 +14,11 @@ from optuna.study import StudyDirection
 from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import journal, space, study
-from robomimic_ddp.commands.sweep.study import REQUEUE
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.config import machine
 from robomimic_ddp.config.host.dotlist import parse_dotlist
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError, UsageError
+from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE
 
 
 def test_ranges_are_drawn_as_they_are_written():
@@ -141,9 +141,9 @@ def test_a_trials_run_is_the_newest_that_was_trained(make):
     older, newer = write_run(trial, "20260101"), write_run(trial, "20260102")
     (trial.folder / "notes.txt").touch()
     assert trial.run() == newer and not trial.is_finished
-    (older / study.RECORD).write_text("{}")
+    (older / RECORD).write_text("{}")
     assert trial.run() == older and not trial.is_finished
-    (older / study.RECORD).write_text('{"outcome": {}}')
+    (older / RECORD).write_text('{"outcome": {}}')
     assert trial.is_finished
 
 
@@ -223,7 +223,7 @@ def test_a_finished_trial_is_complete_although_its_processes_crash_at_their_end(
 
     def and_finish(*args):
         run = write_run(trial, "20260101", (1, "valid", {"Loss": 0.5}))
-        (run / study.RECORD).write_text('{"outcome": {}}')
+        (run / RECORD).write_text('{"outcome": {}}')
         return start(*args)
 
     worker._start_training = and_finish

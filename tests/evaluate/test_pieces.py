@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import cli
+from robomimic_ddp import cli, files
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
@@ -117,11 +117,11 @@ LAYOUTS = pytest.mark.parametrize("layout", ["nets", "flat", "hierarchical"])
 
 @LAYOUTS
 def test_the_same_weights_are_known_in_another_file(layout, tmp_path):
-    files = [
+    paths = [
         write(tmp_path / str(number) / "a.pth", model=_model(layout, weight))
         for number, weight in enumerate((1.0, 2.0, 1.0))
     ]
-    first, other, again = (read(file).weights for file in files)
+    first, other, again = (read(file).weights for file in paths)
     assert first == again != other
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_record_is_named(tmp_path):
 def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, capsys):
     """As Lustre is without the option flock."""
     refused = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    monkeypatch.setattr(record.fcntl, "flock", mock.Mock(side_effect=refused))
+    monkeypatch.setattr(files.fcntl, "flock", mock.Mock(side_effect=refused))
     with record.locked(tmp_path):
         evaluation.append(tmp_path, {})
     warning = f"warning: {tmp_path} cannot be locked: {refused}. Evaluate it once at a time.\n"

@@ -14,6 +14,7 @@ from robomimic_ddp.checkpoint.torch_save import save_error
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
+from robomimic_ddp.monitoring.records import run_files
 from robomimic_ddp.training.state import resume, state_saver
 from tests.ranks.running import running
 from tests.ranks.toy import make_algo
@@ -58,7 +59,7 @@ def test_a_killed_launcher_says_how_to_resume(tmp_path, capsys):
 
 
 def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, capsys):
-    (tmp_path / checkpoint.REQUEUE_NAME).mkdir()
+    (tmp_path / run_files.REQUEUE).mkdir()
     with running(tmp_path) as run:
         run.stopper.agreed_at_last = lambda: True
         saver = state_saver.StateSaver(run, make_algo("single"))
@@ -93,7 +94,7 @@ def saver(tmp_path):
 
 def test_a_run_that_is_killed_in_something_long_is_marked_once_it_has_a_state(saver, tmp_path):
     """Before that it could not get further another time either."""
-    marker = tmp_path / checkpoint.REQUEUE_NAME
+    marker = tmp_path / run_files.REQUEUE
     saver.leave_marker()
     assert not marker.exists()
     saver.epoch_end(3)
@@ -132,7 +133,7 @@ def test_a_host_without_a_folder_of_its_run_stops_without_a_marker(saver, tmp_pa
     saver.run.stopper.agreed_at_last = lambda: True
     with pytest.raises(Stopped):
         saver.epoch_end(3)
-    assert not (tmp_path / checkpoint.REQUEUE_NAME).exists()
+    assert not (tmp_path / run_files.REQUEUE).exists()
 
 
 def test_the_end_of_a_run_saves_what_is_not_saved_yet_and_waits_for_the_files(

@@ -12,7 +12,7 @@ from robomimic_ddp import files
 from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.errors import CheckpointError, DataError
-from robomimic_ddp.monitoring.records import evaluation, heartbeat, run_summary
+from robomimic_ddp.monitoring.records import evaluation, heartbeat, run_files, run_summary
 from robomimic_ddp.terminal import say
 
 _SILENT_SECONDS = 60.0
@@ -109,7 +109,7 @@ class Follower:
         """Return whether training has ended: well, or because nobody trains in the folder any more.
         Training by an unedited host has ended with its last epoch.
         """
-        if not (self.run / run_summary.RECORD).is_file():
+        if not (self.run / run_files.RECORD).is_file():
             return self.last_epoch_seen
         if not run_summary.is_incomplete(self.run):
             return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -38,14 +37,15 @@ def locked(run: Path) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_ours = files.try_lock(file)
+        except OSError as error:  # a file system without locks
+            warn(f"{run} cannot be locked: {error}. Evaluate it once at a time.")
+            is_ours = True
+        if not is_ours:
             raise DataError(
                 f"{run} is being evaluated by another process. Both would play the same episodes. "
                 "Wait until it has ended, or stop it; what it has played is kept."
-            ) from None
-        except OSError as error:  # a file system without locks
-            warn(f"{run} cannot be locked: {error}. Evaluate it once at a time.")
+            )
         evaluation.drop_cut_line(run)
         yield
 

@@ -12,7 +12,6 @@ process of the training is alive, however they ended.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -27,13 +26,12 @@ from typing import IO, Any
 from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, kind, space
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.monitoring.records import history
+from robomimic_ddp.monitoring.records import history, run_summary
+from robomimic_ddp.monitoring.records.run_files import RECORD
 from robomimic_ddp.terminal import listed
 
 _MOST_BYTES = 256 * 2**20
 JOURNAL, CONFIG, NAME = "sweep.journal", "config.json", "sweep"
-RECORD, REQUEUE = "ddp.json", "requeue"
-"""Files in a run directory, named as in checkpoint/, which would import torch."""
 _RETRY_SECONDS = 0.01
 
 
@@ -213,10 +211,7 @@ class Trial:
     def is_finished(self) -> bool:
         """Whether its run has reached its last epoch."""
         run = self.run()
-        try:
-            return run is not None and "outcome" in files.read_json(run / RECORD)
-        except (OSError, ValueError, TypeError):
-            return False
+        return run is not None and "outcome" in run_summary.read(run)
 
     @property
     def is_locked(self) -> bool:
@@ -244,15 +239,13 @@ def digest(config: bytes) -> str:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    for pause in (_RETRY_SECONDS, 0.0):  # `sweep show` has the lock for an instant
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        if files.try_lock(file):
             return True
-        except BlockingIOError:
-            time.sleep(pause)
-        except OSError as error:
-            raise DataError(
-                f"the log of a trial cannot be locked: {error}. Locks keep the workers of a sweep "
-                "apart: put its folder on a file system that supports them."
-            ) from error
-    return False
+        time.sleep(_RETRY_SECONDS)  # `sweep show` has the lock for an instant
+        return files.try_lock(file)
+    except OSError as error:
+        raise DataError(
+            f"the log of a trial cannot be locked: {error}. Locks keep the workers of a sweep "
+            "apart: put its folder on a file system that supports them."
+        ) from error

@@ -22,10 +22,11 @@ from robomimic_ddp.commands import training_process
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import show
-from robomimic_ddp.commands.sweep.study import REQUEUE, Sweep, Trial
+from robomimic_ddp.commands.sweep.study import Sweep, Trial
 from robomimic_ddp.config import end_with_parent, env, launch_env, machine
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
+from robomimic_ddp.monitoring.records.run_files import REQUEUE
 from robomimic_ddp.terminal import print_clean
 
 _POLL_SECONDS = 1.0

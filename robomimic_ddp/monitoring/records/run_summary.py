@@ -12,8 +12,8 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.config import tree
+from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE, STATE
 
-RECORD, STATE, REQUEUE = "ddp.json", "ddp_state.pth", "requeue"
 _MOST_SAMPLES = 10**12
 SILENT_SECONDS = 15.0
 """A rank is silent after this time without a heartbeat."""

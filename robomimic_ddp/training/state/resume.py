@@ -28,7 +28,7 @@ from robomimic_ddp.distributed import (
     tree_collectives,
 )
 from robomimic_ddp.errors import CheckpointError, ConfigError, DataError, LaunchError, Stopped
-from robomimic_ddp.monitoring.records import history
+from robomimic_ddp.monitoring.records import history, run_files
 from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs
@@ -100,7 +100,7 @@ def _has_stopped(previous: checkpoint.FoundRun, restarts: int) -> bool:
     torchrun ended its ranks for nodes that join or leave, which it does not count.
     """
     try:
-        marker = files.read_json(previous.directory / checkpoint.REQUEUE_NAME)
+        marker = files.read_json(previous.directory / run_files.REQUEUE)
     except FileNotFoundError:
         return False
     except (OSError, ValueError):
@@ -176,7 +176,7 @@ def _started_by() -> tuple[launch_env.LaunchEnv, list[str]]:
 def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
-        (resumed.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
+        (resumed.directory / run_files.REQUEUE).unlink(missing_ok=True)
         env.keep_requeue_note("")
     except OSError as error:
         warn(f"the requeue marker could not be removed: {error}")

@@ -25,7 +25,7 @@ from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
-from robomimic_ddp.monitoring.records import history
+from robomimic_ddp.monitoring.records import history, run_files
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import run_inputs
 from robomimic_ddp.training.run import Run
@@ -68,13 +68,13 @@ def stopped(tmp_path):
 
 def test_a_resumed_job_that_dies_while_it_starts_is_started_again(ranks, stopped):
     assert ranks.run(attempts, stopped, "true", (0, 1)) == [["state", "state"]] * 2
-    assert not (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
+    assert not (stopped / "20260101" / run_files.REQUEUE).exists()
 
 
 @pytest.mark.parametrize("asked", ["true", "auto", "false"])
 def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert attempts(stopped, asked, (1,)) == ["stopped"]
-    assert (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
+    assert (stopped / "20260101" / run_files.REQUEUE).exists()
 
 
 @pytest.mark.parametrize("restarts, found", [(0, "stopped"), (1, "state"), (2, "state")])
@@ -82,7 +82,7 @@ def test_ranks_that_torchrun_ended_for_another_node_are_started_again(stopped, r
     """Such a restart is not counted; the marker has the count of the attempt that has stopped."""
     checkpoint.write_requeue(stopped / "20260101", {"stopped": "x", "restarts": restarts})
     assert attempts(stopped, "false", (1,)) == [found]
-    marker = stopped / "20260101" / checkpoint.REQUEUE_NAME
+    marker = stopped / "20260101" / run_files.REQUEUE
     assert marker.exists() == (found == "stopped")
 
 
@@ -92,7 +92,7 @@ def attempt_of_uneven_nodes(experiment):
 
 
 def test_all_ranks_resume_where_a_node_has_replaced_another(ranks, stopped):
-    (stopped / "20260101" / checkpoint.REQUEUE_NAME).unlink()
+    (stopped / "20260101" / run_files.REQUEUE).unlink()
     assert ranks.run(attempt_of_uneven_nodes, stopped) == [["state"]] * 2
 
 
@@ -276,7 +276,7 @@ def asked_in_the_last_step(directory):
 def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert ranks.run(asked_in_the_last_step, tmp_path) == ["before validation"] * 2
     assert read_file(tmp_path / STATE)["inside"]["steps"] == STEPS
-    marker = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
+    marker = json.loads((tmp_path / run_files.REQUEUE).read_text())
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
 
 
@@ -358,7 +358,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
 def test_a_request_in_a_long_rollout_leaves_a_marker(ranks, tmp_path, epochs, signals, marked):
     with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
         ranks.run(asked_in_a_long_rollout, tmp_path, epochs, signals)
-    marker = tmp_path / checkpoint.REQUEUE_NAME
+    marker = tmp_path / run_files.REQUEUE
     assert marker.exists() == marked
     if marked:
         content = json.loads(marker.read_text())
