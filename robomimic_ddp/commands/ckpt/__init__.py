@@ -1,1 +1,1 @@
-"""`robomimic-ddp sweep`: many training runs, each on separate GPUs, and a table at the end."""
+"""`robomimic-ddp ckpt`: shows a checkpoint, writes it in another layout, or exports its policy."""
