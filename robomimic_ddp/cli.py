@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import io
 import itertools
@@ -23,7 +22,14 @@ from typing import Any, NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    RobomimicDDPError,
+    UsageError,
+    did_you_mean,
+)
 from robomimic_ddp.terminal import print_clean, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
@@ -53,10 +59,9 @@ class _Parser(argparse.ArgumentParser):
         elif match := _WRONG_OPTION.search(message):
             word = match[1]
             known = [name for action in _actions(self) for name in action.option_strings]
-        close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-        hint = f". Did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(word, known, cutoff=0.5)
         self.print_usage(sys.stderr)
-        say(f"{self.prog}: error: {message}{hint}", file=sys.stderr)
+        say(f"{self.prog}: error: {message}{hint and '.'}{hint}", file=sys.stderr)
         self.exit(EXIT_USAGE)
 
 

@@ -21,9 +21,11 @@ EXIT_STOPPED = 75
 """Training stopped on request and can be resumed (EX_TEMPFAIL of sysexits.h)."""
 
 
-def did_you_mean(word: Any, known: Iterable[str], prefix: str = "") -> str:
-    """Return " Did you mean NAME?" for the closest of the `known` names; "" if none is close."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
+def did_you_mean(word: Any, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
+    """Return " Did you mean NAME?" for the closest of the `known` names; "" if none is close.
+    cutoff: the share of letters that must be alike, after difflib.
+    """
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
     return f" Did you mean {prefix}{close[0]}?" if close else ""
 
 

@@ -10,7 +10,6 @@ import _compat_pickle
 import collections
 import inspect
 import io
-import os
 import pickle
 import re
 import tarfile
@@ -25,6 +24,7 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import safe_numpy
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
@@ -42,18 +42,8 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     """Raises CheckpointError if `path` is not a checkpoint of this algorithm, or, unless `trusted`,
     contains more than tensors and plain values. Reads the whole file.
     """
-    file = Path(os.path.expanduser(str(path)))
     shown = f"experiment.ckpt_path={path}"
-    if not file.exists():
-        raise CheckpointError(
-            f"{shown}: there is no such file (looked for {file.absolute()}). {_REMEDY}"
-        )
-    if file.is_dir():
-        patterns = ("last.pth", "models/*.pth", "*.pth", "*/last.pth")
-        present = (path for pattern in patterns for path in file.glob(pattern))
-        checkpoints = (path for path in present if not path.name.startswith("ddp_state"))
-        example = next(checkpoints, file / "models/model_epoch_50.pth")
-        raise CheckpointError(f"{shown} is a folder: name the file in it, such as {example}.")
+    file = paths.checkpoint(path, shown)
     if trusted:
         _is_legacy(file, shown)
         return
@@ -70,13 +60,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown} was written by the algorithm {written_by!r}, and this run trains "
             f"{algo_name!r}: its parameter names do not match this model's. {_REMEDY}"
         )
-    broken = not_numbers(model)
-    if broken:
-        raise CheckpointError(
-            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
-            "that training had diverged, and so would this one at its first step. Use an earlier "
-            "checkpoint, or set experiment.ckpt_path to null to train from the beginning."
-        )
+    require_numbers(model, shown, "this one would diverge at its first step")
 
 
 def contents(content: Any) -> str:
@@ -90,9 +74,16 @@ def contents(content: Any) -> str:
     return 'an empty "model"' if model == {} else f'{kind} as its "model"'
 
 
-def not_numbers(model: Any) -> list[str]:
-    """Return the names of tensors with NaN or infinity in a checkpoint's model, or a part of it."""
-    return [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+def require_numbers(model: Any, shown: str, effect: str) -> None:
+    """Raise CheckpointError for NaN or infinity in the model of the checkpoint `shown`, or in a
+    part of it. effect: what would follow.
+    """
+    broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+    if broken:
+        raise CheckpointError(
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
+            f"its training had diverged, so {effect}. Use an earlier checkpoint."
+        )
 
 
 def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -109,15 +100,11 @@ def _is_broken(tensor: torch.Tensor) -> bool:
     """Return whether it has NaN, or infinity among numbers: attention masks have 0 and -inf."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    finite = is_finite(tensor)
+    numbers = tensor.float() if tensor.element_size() == 1 else tensor  # isfinite lacks 8 bits
+    finite = torch.isfinite(numbers)
     if finite.all():
         return False
     return bool(torch.isnan(tensor).any() or tensor[finite].any())
-
-
-def is_finite(tensor: torch.Tensor) -> torch.Tensor:
-    """`torch.isfinite`, which torch does not have for numbers of 8 bits."""
-    return torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor)
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:

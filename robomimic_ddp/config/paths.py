@@ -24,17 +24,21 @@ def absolute(path: Any) -> Path:
     return folder.resolve() if ".." in folder.parts else folder.absolute()
 
 
-def checkpoint(text: Any) -> Path:
-    """Return the file of a checkpoint that a command names. Raises CheckpointError if it is absent,
-    or a folder.
+def checkpoint(text: Any, shown: str = "") -> Path:
+    """Return the file of a checkpoint that a command or a config names. Raises CheckpointError,
+    which names it as `shown`, if it is absent, or a folder.
     """
-    file = expanded(text)
+    file, shown = expanded(text), shown or str(text)
     if file.is_dir():
-        raise CheckpointError(
-            f"{text} is a folder; expected a file, such as models/*.pth or last.pth in it."
-        )
+        patterns = ("last.pth", "models/*.pth", "*.pth", "*/last.pth")
+        present = (path for pattern in patterns for path in file.glob(pattern))
+        checkpoints = (path for path in present if not path.name.startswith("ddp_state"))
+        example = next(checkpoints, file / "models/model_epoch_50.pth")
+        raise CheckpointError(f"{shown} is a folder: name the file in it, such as {example}.")
     if not file.exists():
-        raise CheckpointError(f"{file.absolute()} does not exist.")
+        raise CheckpointError(
+            f"{shown}: there is no such file (looked for {file.absolute()}). Correct the path."
+        )
     return file
 
 

@@ -420,11 +420,11 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
             2,
             "`robomimic-ddp ckpt export`",
         ),
-        (("export", tmp_path / "none.pth", output), 1, "none.pth does not exist"),
+        (("export", tmp_path / "none.pth", output), 1, "none.pth: there is no such file"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
-        (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
+        (("show", tmp_path / "none.pth"), 1, "none.pth: there is no such file"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
-        (("show", tmp_path), 1, " is a folder; expected a file, such as models/"),
+        (("show", tmp_path), 1, " is a folder: name the file in it, such as"),
     ):
         assert command(*words) == code
         error = capsys.readouterr().err

@@ -198,11 +198,7 @@ def saved_epoch(content: Mapping[str, Any], file_name: str) -> int:
 def weights_digest(content: Mapping[str, Any], shown: str) -> str:
     """Return the digest of the weights. Raises CheckpointError where they are not numbers."""
     weights = _without_optimizers(content["model"])
-    if broken := safe_load.not_numbers(weights):
-        raise CheckpointError(
-            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
-            "its training had diverged, so its policy cannot act. Use an earlier checkpoint."
-        )
+    safe_load.require_numbers(weights, shown, "its policy cannot act")
     return digest(weights)[:16]
 
 
