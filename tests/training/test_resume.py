@@ -78,7 +78,7 @@ def test_a_stop_is_noted_for_the_jobs_script_until_the_run_resumes(tmp_path, mon
     note = tmp_path / "note"
     monkeypatch.setenv(env.REQUEUE_NOTE, str(note))
     checkpoint.write_requeue(tmp_path, {})
-    assert note.read_text() == str(tmp_path / checkpoint.REQUEUE_NAME)
+    assert note.read_text() == str(tmp_path / run_files.REQUEUE)
     resume.forget_requeue(FoundRun(tmp_path, "state"))
     assert note.read_text() == ""
 
