@@ -118,7 +118,8 @@ class GradientMeans:
                 f"the mean of the ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): "
                 f"its elements sum to {reduced[index]:.6g}, the mean over {ranks} ranks to "
                 f"{means[index]:.6g}. Averaging was changed (a hook, a divide factor, a "
-                "sync), or the backend adds wrongly; leave averaging to robomimic-ddp."
+                "sync), gradients were changed by hand before it, or the backend adds wrongly; "
+                "leave averaging to robomimic-ddp, and clip by torch.nn.utils.clip_grad_norm_."
             ]
         return None, []
 

@@ -11,8 +11,9 @@ DistributedDataParallel, which sends while the pass still computes. Its forward 
 it is, which prepares DDP's reducer for the backward pass that follows.
 
 A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before the
-step, or just before torch's functions clip the gradients, by one message in fp32. Gradients that
-anything else changed in between are refused: their mean is not the gradient of one process.
+step, or just before torch's functions clip or unscale the gradients, by one message in fp32.
+Gradients that anything else changed in between are refused: their mean is not the gradient of one
+process.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, host_algo, main_rank, watchdog
 from robomimic_ddp.distributed.gradients import flat_mean, parallel
+from robomimic_ddp.distributed.gradients.gradient_watch import GradientWatch
 from robomimic_ddp.errors import WrapError
 
 FLAT_BYTES = 4_000_000
@@ -80,17 +82,14 @@ class OptimizerDDP:
         """Called when gradients were averaged, before anything clips them."""
         self._is_averaged = False
         """Whether they were, since the latest backward pass."""
-        self._grad_versions: dict[int, int] = {}
-        """Parameter -> the version of its gradient after the host's own backward pass."""
         self.parallel = None
         if ddp_options is not None and all(isinstance(p, nn.Parameter) for p in parameters):
             self.parallel = DistributedDataParallel(_Parameters(parameters), **ddp_options)
         self._mean = flat_mean.FlatMean(f"optimizer {name}", parameters)
         self._undo = ExitStack()
         self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
-        self._watched = self._undo.enter_context(ExitStack())
-        for parameter in parameters:
-            self._watch(parameter)
+        self._watch = GradientWatch(parameters, self._note_write)
+        self._undo.callback(self._watch.close)
 
     def remove(self) -> None:
         """Takes the hooks away again."""
@@ -114,7 +113,7 @@ class OptimizerDDP:
             )
         self._agree("during the backward pass")
         watchdog.began()
-        self._watched.close()
+        self._watch.close()
         self._is_prepared = True
         self.training_forwards += 1
         if self.parallel is not None:
@@ -131,19 +130,8 @@ class OptimizerDDP:
         if self.after_averaging is not None:
             queue(lambda: queue(self.after_averaging))  # DDP's callback may be queued after this
 
-    def _watch(self, parameter: torch.Tensor) -> None:
-        """Notes the version of its gradient whenever a backward pass has written it."""
-
-        def note(*_: Any) -> None:
-            self._is_averaged = False
-            if parameter.grad is not None:  # a pass may bring nothing here
-                self._grad_versions[id(parameter)] = parameter.grad._version
-
-        # By the graph's node that writes it, as DDP does: torch 2.0 has no such hook of a tensor.
-        # The hook is lost with the node, which only this keeps.
-        writer = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        handle = writer.register_hook(note)
-        self._watched.callback(lambda node: handle.remove(), writer)
+    def _note_write(self) -> None:
+        self._is_averaged = False
 
     def average_before_clipping(self) -> None:
         """Collective: gradients of a plain backward pass become the mean over ranks, once."""
@@ -171,6 +159,10 @@ class OptimizerDDP:
 
     def _before_step(self, *_: Any) -> None:
         self.average_before_clipping()
+        self.end_step()
+
+    def end_step(self) -> None:
+        """The gradients of the next backward pass are averaged again."""
         self._is_prepared = self._is_averaged = False
 
     def _agree(self, way: str) -> None:
@@ -192,20 +184,18 @@ class OptimizerDDP:
             ).on_all_ranks()
 
     def _require_unchanged(self) -> None:
-        if all(
-            p.grad is None or p.grad._version == self._grad_versions.get(id(p))
-            for p in self.reduced
-        ):
+        if not self._watch.are_changed():
             return
         raise WrapError(
             f"the gradients of optimizer {self.name} cannot be averaged before its step on rank "
-            f"{group.rank()}: they were changed after a backward() outside the host's "
-            "torch_utils.backprop_for_loss, or are left from its last step and are clipped with "
-            "those of another optimizer. Their mean is not the gradient of one process. Expected "
-            "torch.nn.utils.clip_grad_norm_(...), called by that name, or "
-            "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip the mean. "
-            "Call one of these with the parameters of the optimizer that is stepped next and no "
-            "others, or put DDPUtils.parallel(net) around the net and call it by net(...)."
+            f"{group.rank()}: they were changed, in this step or the one before, after a "
+            "backward() outside the host's torch_utils.backprop_for_loss, or are left from its "
+            "last step and are clipped with those of another optimizer. Their mean is not the "
+            "gradient of one process. Expected torch.nn.utils.clip_grad_norm_(...), called by that "
+            "name, or TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clip "
+            "the mean. Call one of these with the parameters of the optimizer that is stepped "
+            "next and no others, or put DDPUtils.parallel(net) around the net and call it by "
+            "net(...)."
         )
 
 
@@ -248,6 +238,9 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 clip = functools.partial(_clip_mean, averaging, getattr(module, name))
                 undo.enter_context(swapped(module, name, clip))
+        scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+        undo.enter_context(swapped(scaler, "unscale_", _unscaling_mean(scaler.unscale_)))
+        undo.enter_context(swapped(scaler, "step", _stepping_with_mean(scaler.step)))
 
 
 def _clip_mean(
@@ -260,6 +253,39 @@ def _clip_mean(
         if not known.isdisjoint(map(id, by_optimizer.reduced)):
             by_optimizer.average_before_clipping()
     return clip(clipped, *args, **kwargs)
+
+
+def _unscaling_mean(unscale: Callable) -> Callable:
+    """Return GradScaler's `unscale_`, which is collective: all ranks look for the overflow of the
+    mean, so that all of them leave a step out, or none.
+    """
+
+    @functools.wraps(unscale)
+    def unscale_mean(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        averaging = of(optimizer)
+        if averaging is not None:
+            averaging.average_before_clipping()
+        unscale(scaler, optimizer)
+
+    return unscale_mean
+
+
+def _stepping_with_mean(step: Callable) -> Callable:
+    """Return GradScaler's `step`, which unscales unless the host has."""
+
+    @functools.wraps(step)
+    def step_with_mean(
+        scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        averaging = of(optimizer)
+        if averaging is None:
+            return step(scaler, optimizer, *args, **kwargs)
+        averaging.average_before_clipping()
+        result = step(scaler, optimizer, *args, **kwargs)
+        averaging.end_step()  # a step that is left out does not
+        return result
+
+    return step_with_mean
 
 
 def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:

@@ -21,6 +21,7 @@ from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.verify import structure
 from tests.ranks.pool import RankError
 from tests.runs import captured
+from tests.versions import NEEDS_CPU_FP16
 
 BATCH, STEPS = 6, 4
 
@@ -256,6 +257,64 @@ def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
         ranks.run(scale_then_step)
     for word in ("WrapError", "optimizer actor", "clip the mean", "backprop_for_loss"):
         assert word in str(caught.value)
+
+
+def clip_by_hand_later() -> None:
+    """Through `data`, whose writes torch does not count, and from the third step on."""
+    algo = make_algo()
+    parameters = algo.nets["actor"].parameters()
+    algo.optimizers = {"actor": torch.optim.SGD(parameters, 1.0)}
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        for number, x in enumerate(batches(2)):
+            algo.optimizers["actor"].zero_grad()
+            algo.nets["actor"](x).square().mean().backward()
+            for p in algo.nets["actor"].parameters():
+                p.grad.data.clamp_(-1e-3 if number > 1 else -1e3)
+            algo.optimizers["actor"].step()
+            assert number < 3, "not seen in its own step, nor in the next one"
+
+
+def test_gradients_that_are_clipped_by_hand_are_refused_in_any_step(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(clip_by_hand_later)
+    for word in ("WrapError", "optimizer actor", "they were changed, in this step or the one"):
+        assert word in str(caught.value)
+
+
+def train_with_scaler(world_size: int, unscales: bool, overflows: bool) -> tuple:
+    """As torch's recipe for AMP; a batch of one rank may overflow. (trained, scale at the end)"""
+    algo, rank = make_algo(), group.rank()
+    parameters = list(algo.nets["actor"].parameters())
+    algo.optimizers = {"actor": torch.optim.Adam(parameters, 1e-2)}
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    with ExitStack() as undo:
+        if world_size:
+            optimizer_ddp.build(algo, Options(), undo)
+        for number, x in enumerate(batches(2)):
+            if overflows and number == 1:
+                x[0] = 1e200
+            own = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
+            algo.optimizers["actor"].zero_grad()
+            scaler.scale(algo.nets["actor"](own).square().mean()).backward()
+            if unscales:
+                scaler.unscale_(algo.optimizers["actor"])
+                nn.utils.clip_grad_norm_(parameters, 0.1)
+            scaler.step(algo.optimizers["actor"])
+            scaler.update()
+    return moved(algo), scaler.get_scale()
+
+
+@pytest.mark.parity
+@NEEDS_CPU_FP16
+@pytest.mark.parametrize("overflows", [False, True])
+@pytest.mark.parametrize("unscales", [True, False])
+def test_a_scaler_of_the_host_unscales_the_mean(unscales, overflows, ranks):
+    """All ranks leave out a step that overflows on one of them."""
+    expected, scale = train_with_scaler(0, unscales, overflows)
+    assert scale == (4.0 if overflows else 8.0) and expected.isfinite().all()
+    for trained, of_rank in ranks.run(train_with_scaler, 2, unscales, overflows):
+        assert torch.allclose(trained, expected, rtol=1e-12) and of_rank == scale
 
 
 def clip_each_step(all_nets: bool, through: bool, of_all_ranks: bool = False) -> torch.Tensor:

@@ -1,0 +1,115 @@
+"""Notices gradients that a host changes between its backward pass and their mean over ranks.
+
+torch counts the writes to a tensor, but not those through `p.grad.data`, by which hosts clip by
+hand. Their norms tell: one fused operation at the end of each pass, and one before the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+_ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-3}
+"""Relative differences of two norms of the same gradient, by its type."""
+_ROUNDING_OF_16_BITS = 2e-2
+
+
+class GradientWatch:
+    """Watches the gradients of `parameters`; calls `on_write` whenever a backward pass writes one.
+
+    Rank-local. Does not wait for a GPU: what its norms say is known in the step that follows.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], on_write: Callable[[], None]) -> None:
+        self._parameters, self._on_write = parameters, on_write
+        self._versions: dict[int, int] = {}
+        """Parameter -> the version of its gradient after the host's own backward pass."""
+        self._norms: dict[int, torch.Tensor] = {}
+        """Parameter -> the norm of its gradient then."""
+        self._pass = -1
+        """torch's number of the backward pass at whose end norms are taken."""
+        self._late: tuple[torch.Tensor, Any] | None = None
+        """Whether norms differed in the step before, and the event after which that is known."""
+        self._hooks = ExitStack()
+        for parameter in parameters:
+            self._watch(parameter)
+
+    def close(self) -> None:
+        """Watches no more."""
+        self._hooks.close()
+
+    def _watch(self, parameter: torch.Tensor) -> None:
+        def note(*_: Any) -> None:
+            self._on_write()
+            if parameter.grad is None:  # a pass may bring nothing here
+                return
+            self._versions[id(parameter)] = parameter.grad._version
+            number = torch._C._current_graph_task_id()
+            if number != self._pass:
+                self._pass = number
+                Variable._execution_engine.queue_callback(self._take_norms)
+
+        # By the graph's node that writes it, as DDP does: torch 2.0 has no such hook of a tensor.
+        # The hook is lost with the node, which only this keeps.
+        writer = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        handle = writer.register_hook(note)
+        self._hooks.callback(lambda node: handle.remove(), writer)
+
+    def _take_norms(self) -> None:
+        present = self._present()
+        self._norms = dict(zip(map(id, present), _norms(present)))
+
+    def _present(self) -> list[torch.Tensor]:
+        """Return the parameters with a gradient; a sparse one has no fused norm."""
+        return [
+            p for p in self._parameters if p.grad is not None and p.grad.layout == torch.strided
+        ]
+
+    def are_changed(self) -> bool:
+        """Return whether something else has written a gradient since the pass that computed it, or
+        did so in the step before.
+        """
+        written = [p for p in self._parameters if p.grad is not None]
+        if any(p.grad._version != self._versions.get(id(p)) for p in written):
+            return True
+        was_changed = self._was_changed()
+        present = [p for p in self._present() if id(p) in self._norms]
+        if present:
+            self._compare(_norms(present), [self._norms[id(p)] for p in present])
+        return was_changed or self._was_changed(wait=False)
+
+    def _compare(self, after: list[torch.Tensor], before: list[torch.Tensor]) -> None:
+        first = after[0]
+        new, old = (torch.stack([n.to(first) for n in norms]) for norms in (after, before))
+        rounding = _ROUNDING.get(first.dtype, _ROUNDING_OF_16_BITS)
+        differ = torch.isclose(new, old, rtol=rounding, atol=0.0, equal_nan=True).logical_not()
+        flag = differ.any()
+        if flag.device.type != "cuda":
+            self._late = flag, None
+            return
+        on_host = torch.empty((), dtype=torch.bool, pin_memory=True)
+        on_host.copy_(flag, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._late = on_host, event
+
+    def _was_changed(self, wait: bool = True) -> bool:
+        """Return what the latest comparison said, once."""
+        if self._late is None:
+            return False
+        flag, event = self._late
+        if event is not None:
+            if not wait:
+                return False
+            event.synchronize()
+        self._late = None
+        return bool(flag)
+
+
+def _norms(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return list(torch._foreach_norm([p.grad.detach() for p in parameters]))
