@@ -87,10 +87,10 @@ def why_not_writable(path: Any) -> str | None:
 
 
 def example_below(directory: Path, name: str) -> str:
-    """Return the newest folder that contains `name`, one or two levels below `directory`, as ",
+    """Return the newest folder that contains `name`, one level below `directory` or else two, as ",
     such as FOLDER"; "" if there is none.
     """
-    files = [*directory.glob(f"*/{name}"), *directory.glob(f"*/*/{name}")]
+    files = [*directory.glob(f"*/{name}")] or [*directory.glob(f"*/*/{name}")]
     folders = sorted(
         (file.parents[name.count("/")] for file in files), key=lambda folder: folder.name
     )

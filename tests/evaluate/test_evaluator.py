@@ -71,6 +71,23 @@ def test_episodes_that_were_played_without_a_video_are_filmed_and_count_once(tmp
         assert evaluate(tmp_path, filmed=2)[0] == VIDEOS[1:2]
 
 
+def test_results_of_last_pth_get_the_name_of_the_file_that_stays(tmp_path):
+    """Training may write it a moment later, and last.pth has other weights after the next epoch."""
+    last = write(tmp_path / "last.pth")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "copies").mkdir()
+    pool = FilmingPool()
+    with record.locked(tmp_path):
+        evaluator = Evaluator(tmp_path, tmp_path / "copies", pool, Trackers(tmp_path), 3, 0)
+        assert len(evaluator.evaluate(last)) == len(ENVIRONMENTS)
+        for name in ("models/epoch_2.pth", "best_success.pth"):
+            shutil.copyfile(last, tmp_path / name)
+            assert evaluator.evaluate(tmp_path / name) == [] and len(pool.names) == 6
+    results = evaluation.results(tmp_path)
+    assert [line["checkpoint"] for line in results] == ["models/epoch_2.pth"] * 2
+    assert [line["file"][0] for line in results if "file" in line] == ["models/epoch_2.pth"]
+
+
 def test_videos_of_an_earlier_last_pth_are_replaced(tmp_path):
     with record.locked(tmp_path):
         write(tmp_path / "last.pth", 7)

@@ -184,13 +184,15 @@ def test_following_a_run_that_has_died_plays_what_is_left_and_says_so(tmp_path, 
     assert "training ended before its last epoch" in text and "(none at all)" in text
 
 
-def test_a_run_without_new_checkpoints_gets_a_sentence_and_no_empty_table(tmp_path, capsys):
+def test_results_of_earlier_processes_are_in_the_table_the_newest_first(tmp_path, capsys):
     (tmp_path / "ddp.json").write_text('{"outcome": {}}')
     signature = checkpoints.signature(tmp_path, write(tmp_path / "last.pth", 7))
-    result = {"kind": "result", "epoch": 7, "weights": "x", "env": "lift", "episodes": 50}
-    result |= {"lost": [], "file": signature, "checkpoint": "x", "interval": None, "log": {}}
-    evaluation.append(tmp_path, result)
+    result = {"kind": "result", "weights": "x", "env": "lift", "episodes": 50, "lost": []}
+    result |= {"file": signature, "checkpoint": "x", "interval": None, "log": {}}
+    for epoch in (5, 7, 6):
+        evaluation.append(tmp_path, {**result, "epoch": epoch})
     words = ["evaluate", str(tmp_path), "--follow", "--workers", "1", "--episodes", "4"]
     assert cli.main(words) == EXIT_DONE
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.endswith("(1 evaluated before; leave out --follow to evaluate one again)")
+    out = capsys.readouterr().out
+    assert "(3 evaluated before; leave out --follow to evaluate one again)" in " ".join(out.split())
+    assert re.findall(r"^(\d) +lift", out, re.MULTILINE) == ["7", "6", "5"]

@@ -333,6 +333,8 @@ def test_a_folder_of_runs_and_a_file_are_no_run(
     (run / "config.json").touch()
     (run / "last.pth").touch()
     (run / "ddp.json").write_text("{}")
+    (run / "policy").mkdir()
+    (run / "policy" / "config.json").touch()  # as `ckpt export` writes it
     for folder in (tmp_path, tmp_path / "lift"):
         assert cli.main(["evaluate", str(folder)]) == EXIT_USAGE
         assert (

@@ -26,7 +26,7 @@ from robomimic_ddp.errors import (
     DataError,
     UsageError,
 )
-from robomimic_ddp.monitoring.records import run_summary
+from robomimic_ddp.monitoring.records import evaluation, run_summary
 from robomimic_ddp.terminal import announce, print_clean, say, table, whole_number, width
 
 LOG = "evaluation.log"
@@ -85,10 +85,12 @@ def run(command: str, args: argparse.Namespace) -> int:
         evaluator = stack.enter_context(_evaluator(directory, args))
         if args.follow:
             results, faults = _follow(directory, args.episodes, evaluator)
+            shown = evaluation.results(directory)[::-1]  # those of earlier processes, too
         else:
             results, faults = _evaluate(selected, evaluator)
-    if results:
-        rows = [record.HEAD, *map(record.cells, results)]
+            shown = results
+    if shown:
+        rows = [record.HEAD, *map(record.cells, shown)]
         print_clean("\n".join(table(rows, width())))
     if faults:
         raise CheckpointError(f"no result for {len(faults)} checkpoint(s): {' '.join(faults)}")

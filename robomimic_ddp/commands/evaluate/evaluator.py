@@ -47,14 +47,15 @@ class Evaluator:
         """Whether a process has outlived an episode: if none has, no checkpoint can be played."""
 
     def evaluate(self, path: Path) -> list[dict[str, Any]]:
-        """Record, log and return the results of the checkpoint's environments; none where this
-        process has evaluated the same weights. Raises CheckpointError and DataError.
+        """Record, log and return the results of the checkpoint's environments; none where its
+        weights were evaluated as another file. Raises CheckpointError and DataError.
         """
         copy, checkpoint = checkpoints.copy_and_read(self.run, path, self.folder)
         identity = (checkpoint.epoch, checkpoint.weights)
         started = time.monotonic()
         try:
             if identity in self.done:
+                self._name(checkpoint)
                 return []
             played, lost = self._play(copy, checkpoint)
             seconds = round(time.monotonic() - started, 1)
@@ -65,6 +66,17 @@ class Evaluator:
         self.done.add(identity)
         self.trackers.log(checkpoint, results)
         return results
+
+    def _name(self, checkpoint: Checkpoint) -> None:
+        """Record that results of last.pth are those of this file, which later epochs leave."""
+        if checkpoint.shown in (checkpoints.LAST, checkpoints.BEST_SUCCESS):
+            return
+        identity = (checkpoint.epoch, checkpoint.weights)
+        for line in evaluation.results(self.run):
+            is_same = (line["epoch"], line["weights"]) == identity
+            if is_same and line["checkpoint"] == checkpoints.LAST:
+                file = {"file": list(checkpoint.file)} if "file" in line else {}
+                self._write({**line, "checkpoint": checkpoint.shown, **file})
 
     def _play(self, copy: Path, checkpoint: Checkpoint) -> tuple[dict, dict]:
         """Play the episodes without a record or without their video; return the records of all by
