@@ -33,7 +33,7 @@ class GradientWatch:
         self._pass = -1
         """torch's number of the backward pass at whose end norms are taken."""
         self._late: tuple[torch.Tensor, Any] | None = None
-        """Whether norms differed in the step before, and the event after which that is known."""
+        """By how much norms of the step before differ, but for rounding, and when that is known."""
         self._hooks = ExitStack()
         for parameter in parameters:
             self._watch(parameter)
@@ -86,13 +86,12 @@ class GradientWatch:
         first = after[0]
         new, old = (torch.stack([n.to(first) for n in norms]) for norms in (after, before))
         rounding = _ROUNDING.get(first.dtype, _ROUNDING_OF_16_BITS)
-        differ = torch.isclose(new, old, rtol=rounding, atol=0.0, equal_nan=True).logical_not()
-        flag = differ.any()
-        if flag.device.type != "cuda":
-            self._late = flag, None
+        excess = ((new - old).abs() - rounding * old).max()  # NaN where a norm is not finite
+        if excess.device.type != "cuda":
+            self._late = excess, None
             return
-        on_host = torch.empty((), dtype=torch.bool, pin_memory=True)
-        on_host.copy_(flag, non_blocking=True)
+        on_host = torch.empty((), dtype=excess.dtype, pin_memory=True)
+        on_host.copy_(excess, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self._late = on_host, event
@@ -101,13 +100,14 @@ class GradientWatch:
         """Return what the latest comparison said, once."""
         if self._late is None:
             return False
-        flag, event = self._late
+        excess, event = self._late
         if event is not None:
             if not wait:
                 return False
-            event.synchronize()
+            if not event.query():
+                event.synchronize()
         self._late = None
-        return bool(flag)
+        return float(excess) > 0
 
 
 def _norms(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
