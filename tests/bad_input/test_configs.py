@@ -101,12 +101,6 @@ KEYS = (
         dotlist("experiment.save.every=1"),
         ("unknown key experiment.save.every", "experiment.save.every_n"),
     ),
-    Case(
-        "key: mistyped where the host allows new ones",
-        dotlist("algo.optim_params.policy.learning_rate.inital=1e-4"),
-        ("unknown key algo.optim_params.policy.learning_rate.inital", "learning_rate.initial."),
-    ),
-    Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
     Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
     Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),
     Case("key: a file", dotlist("cfg.json"), ("Write load_from=cfg.json.",)),
@@ -123,11 +117,6 @@ KEYS = (
         ("train.data is", "computed from this machine"),
     ),
     Case(
-        "key: a reference whose function is named by another",
-        dotlist(experiment={"name": "${${algo.x}:HOME}"}, algo={"x": "oc.env"}),
-        ("experiment.name is '${${algo.x}:HOME}'", "computed from this machine"),
-    ),
-    Case(
         "key: an open reference",
         dotlist("train.seed=${nothing}"),
         ("nothing", "train.seed", "reference"),
@@ -137,15 +126,11 @@ KEYS = (
 VALUES = tuple(
     Case(f"value: {arguments[-1]}", dotlist(*arguments), words)
     for arguments, words in (
-        (["train.batch_size=0"], ("train.batch_size=0", "at least 1")),
-        (["train.batch_size=2.5"], ("train.batch_size=2.5", "whole number")),
         (["train.num_epochs=ten"], ("train.num_epochs='ten'", "whole number")),
-        (["train.seq_length=4"], ("train.seq_length=4", "prediction_horizon=16", "15 or more")),
         (
             ["train.frame_stack=1"],
             ("train.frame_stack=1", "observation_horizon=2", "2 or more"),
         ),
-        (["train.seed=-1"], ("train.seed=-1", "at least 0")),
         (
             ["train.num_data_workers=100000"],
             ("train.num_data_workers=100000", "CPU core"),
@@ -180,17 +165,8 @@ VALUES = tuple(
 )
 
 OPTIONS = (
-    Case(
-        "option: unknown",
-        dotlist("ddp.colour=red"),
-        ("ddp.colour is not an option", "docs/options.md"),
-    ),
-    Case(
-        "option: bad value", dotlist("ddp.lr_scaling=cubic"), ("ddp.lr_scaling='cubic'", "linear")
-    ),
     Case("option: nested", dotlist("ddp.batch.size=3"), ("ddp.batch=", "per_rank | global")),
     Case("option: no section", dotlist("ddp=fast"), ("ddp='fast'", "section of options")),
-    Case("option: bad value in the file", dotlist(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
     Case(
         "option: unknown in the host's own entry",
         hosts_entry(dotlist(ddp={"lr_scalin": "sqrt"})),
@@ -202,12 +178,6 @@ OPTIONS = (
         dotlist("ddp.kwargs.bucket_mb=5"),
         ("ddp.kwargs.bucket_mb: DistributedDataParallel of", "Did you mean ddp.kwargs.bucket_cap"),
     ),
-    Case(
-        "option: bad value in the environment",
-        dotlist(),
-        ("ROBOMIMIC_DDP_BATCH='huge'", "per_rank | global"),
-        environ={"ROBOMIMIC_DDP_BATCH": "huge"},
-    ),
 )
 
 
@@ -216,7 +186,6 @@ THROUGH_THE_ENTRY = {
     "key: a word",
     "value: train.num_data_workers=100000",
     "value: algo.optim_params.policy.learning_rate.initial=.nan",
-    "option: unknown",
     "option: unknown to this torch",
 }
 """The other rows of a dot-list are refused in this process."""
@@ -224,7 +193,7 @@ REST = (*KEYS, *VALUES, *OPTIONS)
 
 
 def is_for_the_entry(case: Case) -> bool:
-    return case.entry == "train" or bool(case.environ) or case.name in THROUGH_THE_ENTRY
+    return case.entry == "train" or case.name in THROUGH_THE_ENTRY
 
 
 @rows(*FILES, *filter(is_for_the_entry, REST))

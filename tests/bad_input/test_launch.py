@@ -1,11 +1,11 @@
-"""What a launcher's variables and our options can contradict, through the entry."""
+"""What a launcher's variables can contradict, through the entry."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.bad_input.conftest import rows
-from tests.bad_input.table import Case, Outcome, dotlist, require_one_clear_error
+from tests.bad_input.table import Case, Outcome, require_one_clear_error
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
@@ -17,9 +17,6 @@ RANKS = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "1",
 }
-
-MAIN = {"RANK": "0", "LOCAL_RANK": "0"}
-"""What all ranks find alike, the main rank says."""
 
 
 def launch(name: str, words: tuple[str, ...], entry: str = "train_rlds", **changes: str | None):
@@ -59,17 +56,7 @@ ENVIRONMENT = (
     launch("in the host's own entry", ("RANK='x' is not a whole number",), "train", RANK="x"),
 )
 
-MODES = (
-    launch("dp under torchrun", ("mode dp", "WORLD_SIZE=4"), **MAIN, ROBOMIMIC_DDP_MODE="dp"),
-    Case(
-        "launch: global batch that does not split",
-        dotlist("ddp.batch=global", "train.batch_size=6"),
-        ("train.batch_size=6", "2 sample(s) would be dropped", "4 or 8"),
-        {**RANKS, **MAIN},
-    ),
-)
 
-
-@rows(*ENVIRONMENT, *MODES)
+@rows(*ENVIRONMENT)
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)

@@ -92,6 +92,7 @@ def test_the_number_of_columns_is_part_of_comm():
         ({"file": {"fsdp_lo": 1}}, ["ddp.fsdp_offload or ddp.fsdp_replicas?"]),
         ({"file": {"lr_scaling": "cube"}}, ["ddp.lr_scaling='cube'", "linear", "default none"]),
         ({"file": {"verify": "perhaps"}}, ["true | false"]),
+        ({"environment": {"batch": "huge"}}, ["ROBOMIMIC_DDP_BATCH='huge'", "per_rank | global"]),
         ({"command_line": {"timeout": "soon"}}, ["ddp.timeout='soon'", "number"]),
         ({"command_line": {"timeout": "nan"}}, ["ddp.timeout"]),
         ({"command_line": {"accumulate": "2.5"}}, ["ddp.accumulate='2.5'", "a whole number"]),
