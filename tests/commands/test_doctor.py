@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import API_VERSION, cli
+from robomimic_ddp import API_VERSION
 from robomimic_ddp.commands.doctor import command, machine, round_trip, software
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context
 from robomimic_ddp.commands.doctor.probe import probe
@@ -333,13 +333,6 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     )
     level, said = found_by(software.check_torch, "torchvision", tmp_path, monkeypatch)
     assert level == FAIL and "operator torchvision::nms does not exist" in said
-
-
-@pytest.mark.bad_input
-def test_no_ranks_are_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["doctor", "--ranks", "0"])
-    assert ended.value.code == 2 and "expected a whole number from 1" in capsys.readouterr().err
 
 
 def test_a_check_that_breaks_hides_no_other(monkeypatch):

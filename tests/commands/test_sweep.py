@@ -163,13 +163,6 @@ def test_trials_are_compared_by_what_all_of_them_have(make):
     assert make("experiment.rollout.enabled=true,false").metric == "valid/Loss"
 
 
-def test_ranks_begin_at_one(capsys):
-    with pytest.raises(SystemExit) as caught:
-        sweep("run", "sweep", "--ranks", "0")
-    assert caught.value.code == EXIT_USAGE
-    assert "0: expected a whole number from 1" in capsys.readouterr().err
-
-
 def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
     search = make("train.seed=1,2")
     assert sweep("new", search.directory, "--config", config, "train.seed=3") == EXIT_USAGE

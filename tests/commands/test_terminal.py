@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import h5py
@@ -22,6 +23,17 @@ from tests.patches.support import write_host
 
 WORDS = "training meets " * 12
 LONG = "/a/folder/" + "x" * 90
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("text", ["1", "10", "0", "11", "-1", "2.5", "2,3", "two", "", "9" * 5000])
+def test_a_whole_number_is_within_its_limits(text):
+    convert = terminal.whole_number(1, 10)
+    if text in ("1", "10"):
+        assert convert(text) == int(text)
+        return
+    with pytest.raises(ArgumentTypeError, match=f"{text}: expected a whole number from 1 to 10"):
+        convert(text)
 
 
 class Terminal:

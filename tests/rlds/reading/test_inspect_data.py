@@ -306,10 +306,3 @@ def test_a_folder_that_cannot_be_read_is_no_dataset(stored, capsys, tmp_path, mo
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
     assert inspected(capsys, tmp_path)["path"] == str(tmp_path / "made_up" / "1.0.0")
-
-
-@pytest.mark.bad_input
-def test_a_number_of_episodes_below_none_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["inspect-data", str(tmp_path), "--episodes", "-1"])
-    assert caught.value.code == 2 and "expected a whole number from 0" in capsys.readouterr().err
