@@ -621,15 +621,6 @@ def test_a_worker_stops_its_trials_where_nobody_reads_what_it_prints(make):
     assert [(entry.run() / REQUEUE).exists() for entry in search.trials()[:2]] == [True] * 2
 
 
-def test_a_trial_fails_also_where_nobody_reads_of_it(make):
-    search = make("train.batch_size=12,13")
-    words = [sys.executable, "-m", "tests.commands.sweep_worker", search.directory]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as first:
-        first.stdout.close()
-        assert first.wait(30) == EXIT_REFUSED
-    assert [entry.state for entry in search.trials()] == ["complete", "fail"]
-
-
 @pytest.mark.bad_input
 def test_a_torn_last_line_of_the_journal_is_repaired(make, capsys):
     search = make("train.seed=1,2")
