@@ -15,6 +15,7 @@ from robomimic_ddp.checkpoint import safe_load
 from robomimic_ddp.errors import CheckpointError
 from tests.bad_input.conftest import rows
 from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+from tests.checkpoint import small
 from tests.hostile import PROGRAM, Calls
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
@@ -24,9 +25,8 @@ def saved(content: Any) -> Callable[[Path], None]:
     return lambda path: torch.save(content, path)
 
 
-def nets(**changes: Any) -> dict[str, Any]:
-    """What a robomimic checkpoint looks like from outside."""
-    return {"model": {"nets": {}}, "algo_name": "diffusion_policy", "config": "{}", **changes}
+def of_diffusion(model: dict[str, Any]) -> dict[str, Any]:
+    return small.content(model=model, algo_name="diffusion_policy")
 
 
 def hostile_pickle(path: Path) -> None:
@@ -43,14 +43,14 @@ def legacy(path: Path) -> None:
 
 def two_faced(path: Path) -> None:
     """What torch loads stands at its beginning, and a sound checkpoint at its end."""
-    torch.save(nets(), path)
+    small.write(path)
     sound = path.read_bytes()
     legacy(path)
     path.write_bytes(path.read_bytes() + sound)
 
 
 def cut_off(path: Path) -> None:
-    torch.save(nets(model={"nets": {"weight": torch.zeros(5000)}}), path)
+    small.write(path, torch.zeros(5000))
     path.write_bytes(path.read_bytes()[:9000])
 
 
@@ -71,12 +71,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("contains ['weights']", "not a robomimic checkpoint"),
     ),
     "a tensor": (saved(torch.zeros(2)), ("contains Tensor", '"model"')),
-    "another algorithm": (
-        saved(nets(algo_name="bc")),
-        ("written by the algorithm 'bc'", "'diffusion_policy'"),
-    ),
+    "another algorithm": (small.write, ("written by the algorithm 'bc'", "'diffusion_policy'")),
     "an empty model": (
-        saved(nets(model={})),
+        saved(of_diffusion({})),
         ('contains an empty "model"', "not a robomimic checkpoint"),
     ),
 }
@@ -114,13 +111,13 @@ CASES = (
     ),
     Case(
         "checkpoint: other shapes",
-        checkpoint(saved(nets(model={"nets": {"policy.extra": torch.zeros(3)}}))),
+        checkpoint(saved(of_diffusion({"nets": {"policy.extra": torch.zeros(3)}}))),
         ("model.pth does not fit this run's nets", "config that it was trained with"),
         late=True,
     ),
     Case(
         "checkpoint: a model of something else",
-        checkpoint(saved(nets(model={"weights": torch.zeros(3)}))),
+        checkpoint(saved(of_diffusion({"weights": torch.zeros(3)}))),
         ("does not contain what this run's algorithm saves (KeyError: 'nets')",),
         late=True,
     ),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from robomimic_ddp import cli, files
 from robomimic_ddp.checkpoint import lock, run_record, state_file
@@ -31,6 +30,7 @@ from robomimic_ddp.errors import (
 from robomimic_ddp.monitoring.records import heartbeat, history, run_files, run_summary
 from robomimic_ddp.patches import record
 from robomimic_ddp.verify.code_versions import source_digest
+from tests.checkpoint import small
 from tests.heartbeats import beat
 from tests.patches.support import snapshot
 
@@ -172,14 +172,8 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     assert not (tmp_path / "nothing").exists()
 
 
-def checkpoint_file(folder: Path) -> Path:
-    nets = {"policy.net.weight": torch.zeros(2)}
-    torch.save({"model": {"nets": nets}, "config": "{}"}, folder / "a.pth")
-    return folder / "a.pth"
-
-
 def convert(path: Path) -> None:
-    command = ["ckpt", "convert", checkpoint_file(path.parent), "-o", path]
+    command = ["ckpt", "convert", small.write(path.parent / "a.pth"), "-o", path]
     assert cli.main([*map(str, command)]) == 2  # there is something
     assert cli.main([*map(str, command), "--force"]) == 0
 

@@ -15,14 +15,10 @@ import torch
 from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import safe_load, state_file
 from robomimic_ddp.errors import CheckpointError
+from tests.checkpoint import small
 from tests.hostile import PROGRAM, Calls
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
-
-
-def net(value: Any, **changes: Any) -> dict[str, Any]:
-    model = {"nets": {"policy.net.weight": value}}
-    return {"model": model, "algo_name": "bc", "config": "{}", **changes}
 
 
 def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
@@ -40,7 +36,7 @@ def outcomes(path: Path, capsys: pytest.CaptureFixture) -> list[str]:
 
 def rewritten(path: Path, change: Callable[[str, bytes], bytes], method: int) -> None:
     """Save a small checkpoint at `path` whose archive has other records."""
-    torch.save(net(torch.zeros(4)), path)
+    small.write(path, torch.zeros(4))
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old:
         with zipfile.ZipFile(path, "w", method) as new:
             for name in old.namelist():
@@ -53,7 +49,7 @@ def compressed(path: Path) -> None:
 
 
 def several_disks(path: Path) -> None:
-    torch.save(net(torch.zeros(4)), path)
+    small.write(path, torch.zeros(4))
     data = bytearray(path.read_bytes())
     struct.pack_into("<L", data, len(data) - 22 - 4, 9)
     path.write_bytes(data)
@@ -81,7 +77,7 @@ def test_archives_that_torch_does_not_write(write, words, tmp_path: Path, capsys
 def test_a_changed_byte_of_a_tensor(tmp_path: Path, capsys) -> None:
     """torch would load other weights, and `evaluate` would publish their success."""
     path = tmp_path / "odd.pth"
-    torch.save(net(torch.full((4,), 0.7)), path)
+    small.write(path, torch.full((4,), 0.7))
     data = path.read_bytes()
     number = struct.pack("<f", 0.7)
     assert data.count(number) == 4
@@ -97,7 +93,7 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
     path = tmp_path / "fast.pth"
     torch.serialization.set_crc32_options(False)
     try:
-        torch.save(net(torch.ones(4)), path)
+        small.write(path, torch.ones(4))
     finally:
         torch.serialization.set_crc32_options(True)
     assert safe_load.read_known(path, "it")["algo_name"] == "bc"
@@ -135,7 +131,7 @@ def test_models_that_have_no_named_tensors(model: Any, tmp_path: Path, capsys) -
 @pytest.mark.parametrize("config", ['{"experiment": 3}', 5, "[" * 10**5, "\ud800"], ids=repr)
 def test_configs_that_are_none(config: Any, tmp_path: Path, capsys) -> None:
     of_8_bits = getattr(torch, "float8_e4m3fn", torch.float32)  # torch 2.1
-    odd = net(torch.zeros(1).to(of_8_bits), config=config, variable_state="epoch")
+    odd = small.content(torch.zeros(1).to(of_8_bits), config=config, variable_state="epoch")
     odd["model"][1] = 2
     torch.save(odd, tmp_path / "odd.pth")
     safe_load.check(tmp_path / "odd.pth", "bc")

@@ -11,10 +11,10 @@ import sys
 import threading
 
 import pytest
-import torch
 
 from robomimic_ddp import cli
 from robomimic_ddp.monitoring.records import run_summary
+from tests.checkpoint import small
 from tests.heartbeats import beat, write
 from tests.hosts import ROOT, environment
 
@@ -86,10 +86,8 @@ def test_a_damaged_record_is_as_none(text, run, capsys):
 
 def test_ckpt_show_has_the_command_of_the_checkpoints_run(run, capsys):
     folder = run()
-    (folder / "models").mkdir()
     for path in (folder / "last.pth", folder / "models" / "model_epoch_2.pth"):
-        torch.save({"model": {"nets": {"a.b.weight": torch.zeros(2)}}, "config": "{}"}, path)
-        assert cli.main(["ckpt", "show", str(path)]) == 0
+        assert cli.main(["ckpt", "show", str(small.write(path))]) == 0
         assert capsys.readouterr().out.endswith(f"its run can be resumed:\n  {COMMAND}\n")
     assert run_summary.directory_of(folder.parent / "elsewhere.pth") is None
 

@@ -9,24 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from robomimic_ddp.monitoring.records import evaluation, history
+from robomimic_ddp.monitoring.records import evaluation
 from tests.evaluate.conftest import EPISODES, Job
+from tests.evaluate.support import of_evaluation, of_training
 from tests.hosts import require_clean
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
-NAMES = ("Success_Rate", "Return", "Horizon")
-
-
-def of_training(run: Path) -> dict[int, list[float]]:
-    """Epoch -> the statistics of the rollouts during training, split over two ranks."""
-    lines = [line for line in history.read(run) if line["phase"] == "rollout"]
-    return {line["epoch"]: [line["log"][name] for name in NAMES] for line in lines}
-
-
-def of_evaluation(run: Path) -> dict[int, list[float]]:
-    results = evaluation.results(run)
-    return {result["epoch"]: [result["log"][name] for name in NAMES] for result in results}
 
 
 def episodes(run: Path) -> dict[tuple[int, int], dict]:

@@ -17,7 +17,7 @@ from robomimic_ddp.commands.evaluate.record import Trackers
 from robomimic_ddp.commands.evaluate.workers import Task
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
-from tests.evaluate.test_pieces import ScriptedPool, write
+from tests.evaluate.support import ScriptedPool, write
 
 ENVIRONMENTS = ("lift", "stack")
 

@@ -23,9 +23,9 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, CheckpointError
 from robomimic_ddp.monitoring.records import evaluation
 from tests import heartbeats
 from tests.evaluate.conftest import Job
-from tests.evaluate.test_pieces import CONFIG, write
-from tests.evaluate.test_trackers import scalars
+from tests.evaluate.support import CONFIG, write
 from tests.hosts import require_clean
+from tests.runs import scalars
 
 SOON_SECONDS = 240.0
 

@@ -25,7 +25,7 @@ from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
 from robomimic_ddp.monitoring.records import evaluation, history
 from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
-from tests.evaluate.test_evaluate import of_evaluation, of_training
+from tests.evaluate.support import of_evaluation, of_training
 from tests.hosts import Host, python, require_clean, torchrun
 from tests.runs import run_directory
 

@@ -8,9 +8,7 @@ import json
 import os
 import pickle
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,20 +19,10 @@ from robomimic_ddp import cli, files
 from robomimic_ddp.commands.evaluate import checkpoints, record
 from robomimic_ddp.commands.evaluate.evaluator import Evaluator
 from robomimic_ddp.commands.evaluate.record import Trackers
-from robomimic_ddp.commands.evaluate.workers import Task
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_USAGE, CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation
+from tests.evaluate.support import CONFIG, META, META_OF_DATASET, ScriptedPool, write
 from tests.hostile import PROGRAM
-
-CONFIG = {
-    "experiment": {
-        "rollout": {"n": 3, "rate": 50, "warmstart": 60},
-        "additional_envs": ["stack"],
-    },
-    "train": {"data": [{"path": "/data/lift.hdf5"}, {"path": "x.hdf5", "eval": False}], "seed": 1},
-}
-META = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
-META_OF_DATASET = {**META, "lang": "dummy"}
 
 
 @pytest.mark.parametrize(
@@ -45,20 +33,6 @@ def test_the_interval_is_wilsons(successes, episodes, low, high):
     """Expected values of statsmodels' proportion_confint(method="wilson")."""
     assert record.wilson(successes, episodes) == pytest.approx((low, high), abs=1e-4)
     assert record.wilson(20, 20)[1] == 1  # with rounding it would be larger
-
-
-def write(path: Path, epoch: int | None = 7, weight: float = 0.0, **changes) -> Path:
-    """A host's checkpoint in small."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nets = {"policy.net.weight": torch.full((2,), weight)}
-    content = {
-        "model": {"nets": nets, "ema": None},
-        "config": json.dumps(CONFIG),
-        "env_metadata": [META_OF_DATASET, META_OF_DATASET],
-        "variable_state": None if epoch is None else {"epoch": epoch},
-    }
-    torch.save({**content, **changes}, path)
-    return path
 
 
 def read(path: Path) -> checkpoints.Checkpoint:
@@ -285,24 +259,6 @@ def test_a_strangers_config_neither_fills_the_memory_nor_names_a_file_elsewhere(
     assert len(tasks) <= 10**5
     assert Path(tasks[0].message["video"]).parent == tmp_path / "videos" / "evaluation"
     evaluator.trackers.log(found, [])
-
-
-class ScriptedPool:
-    """Answers tasks by a text: S succeeded, F failed, D died."""
-
-    log = SimpleNamespace(name="evaluation.log")
-    answers = {
-        "S": {"log": {"Success_Rate": 1.0, "Return": 1.0, "Horizon": 3.0}},
-        "F": {"lost": "ValueError: NaN"},
-        "D": {"lost": "its process ended with exit code 1", "died": True},
-    }
-
-    def __init__(self) -> None:
-        self.script: Iterator[str] = iter("")
-
-    def play(self, tasks: list[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        for task in tasks:
-            yield task, self.answers[next(self.script)]
 
 
 @pytest.fixture

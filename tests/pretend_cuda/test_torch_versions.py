@@ -16,7 +16,7 @@ import pytest
 
 from tests.hosts import ROOT, run
 from tests.pretend_cuda import build
-from tests.pretend_cuda.test_compiled import require_whole_graphs
+from tests.pretend_cuda.whole_graphs import require_whole_graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 

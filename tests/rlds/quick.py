@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.build import make_index
 from robomimic_ddp.data.rlds.index.source import Source
@@ -50,3 +52,14 @@ def quick_dataset(folder: Path, index: str, **options: Any) -> Any:
     observation = Section(image_dim=[HEIGHT, WIDTH], modalities=modalities)
     config = Section(train=train, observation=observation, experiment=Section(validate=False))
     return host_datasets.datasets_from_config(config, [CAMERAS[0], STATES[0]], **options)[0]
+
+
+def same(one: Index, two: Index) -> bool:
+    """Whether two indices have the same bits."""
+    flat = [
+        [value for name, value in sorted(vars(index).items()) if isinstance(value, np.ndarray)]
+        + [value for kind in (index.actions, index.states) for value in vars(kind).values()]
+        for index in (one, two)
+    ]
+    assert len(flat[0]) == len(flat[1]) == 15
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(*flat))

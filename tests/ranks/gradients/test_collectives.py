@@ -21,7 +21,7 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.gradients import optimizer_ddp
 from robomimic_ddp.training.step import compile
 from tests.faults.toy_run import ToyJob, train
-from tests.ranks.gradients import test_optimizer_ddp as actor_critic
+from tests.ranks import actor_critic
 from tests.versions import NEEDS_CALL_PLACE, NEEDS_FSDP
 
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")

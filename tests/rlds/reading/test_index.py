@@ -31,7 +31,7 @@ from tests.rlds.conftest import (
     WORDLESS,
 )
 from tests.rlds.damages import files_of, rewrite
-from tests.rlds.quick import index_of, source_and_fields
+from tests.rlds.quick import index_of, same, source_and_fields
 from tests.rlds.reference import feature, raw_action
 
 
@@ -224,17 +224,6 @@ def test_validation_does_not_change_the_normalisation(load):
     for dataset in load(experiment={"validate": True}, validation_fraction=0.3):
         for key, entry in dataset.get_action_normalization_stats().items():
             assert np.array_equal(entry["scale"], whole[key]["scale"])
-
-
-def same(one, two):
-    """Whether two indices have the same bits."""
-    flat = [
-        [value for name, value in sorted(vars(index).items()) if isinstance(value, np.ndarray)]
-        + [value for kind in (index.actions, index.states) for value in vars(kind).values()]
-        for index in (one, two)
-    ]
-    assert len(flat[0]) == len(flat[1]) == 15
-    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(*flat))
 
 
 def test_parts_of_ranks_merge_to_the_bits_of_one(stored):

@@ -22,8 +22,7 @@ from robomimic_ddp.data.rlds.schema.fields import Fields, Part
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, LENGTHS, STATES
-from tests.rlds.quick import index_of, source_and_fields
-from tests.rlds.reading.test_index import same
+from tests.rlds.quick import index_of, same, source_and_fields
 
 
 def test_the_key_of_an_index_never_changes():
