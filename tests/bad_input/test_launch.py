@@ -6,17 +6,11 @@ import pytest
 
 from tests.bad_input.conftest import rows
 from tests.bad_input.table import Case, Outcome, require_one_clear_error
+from tests.processes import rank_variables
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
-RANKS = {
-    "RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "1",
-}
+RANKS = rank_variables(1, 4, LOCAL_WORLD_SIZE="2")
 
 
 def launch(name: str, words: tuple[str, ...], entry: str = "train_rlds", **changes: str | None):

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -20,6 +19,7 @@ from robomimic_ddp.commands.launch import arguments, devices, quiet_torchrun, to
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, python
+from tests.processes import wait_for
 
 EIGHT = "0,1,2,3,4,5,6,7"
 LINEAR = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
@@ -493,8 +493,7 @@ def test_how_to_resume_is_printed_last(tmp_path):
 def test_a_signal_ends_the_ranks_without_a_traceback(tmp_path):
     options = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     job = subprocess.Popen(ranks_that_run(TRAPPED, tmp_path), **options)
-    while len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
-        time.sleep(0.05)
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 2 or job.poll() is not None)
     job.send_signal(signal.SIGTERM)
     err = job.communicate(timeout=60)[1]
     assert job.returncode == 128 + signal.SIGTERM, err

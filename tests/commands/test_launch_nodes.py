@@ -15,6 +15,7 @@ import pytest
 from robomimic_ddp.commands.launch import checks
 from robomimic_ddp.errors import UsageError
 from tests.hosts import environment
+from tests.processes import wait_for
 from tests.versions import NEEDS_NODES_THAT_LEAVE
 
 LAUNCHER = """
@@ -31,11 +32,8 @@ sys.exit(1)
 """
 
 
-def wait_for(word: str, files: list[Path], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not all(word in file.read_text() for file in files):
-        assert time.monotonic() < end, [file.read_text() for file in files]
-        time.sleep(0.1)
+def wait_for_word(word: str, file: Path) -> None:
+    wait_for(lambda: word in file.read_text(), state=file.read_text)
 
 
 class Nodes:
@@ -73,11 +71,11 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(node
     (tmp_path / "rank.py").write_text(RANK)
     says = f"has been waiting at {nodes.endpoint} for 0 s: the job starts there once --nodes nodes"
     outputs = [nodes.start("first", "rank.py")]
-    wait_for(says, outputs)
+    wait_for_word(says, outputs[0])
     outputs.append(nodes.start("second", "rank.py"))
     time.sleep(2)  # the ranks of both nodes run, or soon will
     surplus = nodes.start("surplus", "rank.py")
-    wait_for(says, [surplus])
+    wait_for_word(says, surplus)
     time.sleep(2)  # torchrun looks at its nodes every second
     (tmp_path / "end").touch()
     assert nodes.wait() == [1, 1, 1]
@@ -92,7 +90,7 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(node
 def test_a_launcher_that_waits_for_nodes_ends_on_a_signal(nodes, number=signal.SIGTERM):
     """Linux sends the first process of a container only those that it handles."""
     output = nodes.start("first", "rank.py")
-    wait_for("has been waiting at", [output])
+    wait_for_word("has been waiting at", output)
     nodes.launchers[0].send_signal(number)
     assert nodes.wait() == [128 + number]
     text = output.read_text()
@@ -110,7 +108,7 @@ backend.TCPStore = lambda *words, **named: (print("connects", flush=True), store
 def test_a_launcher_that_cannot_reach_the_first_node_ends_on_a_signal(nodes, number=signal.SIGINT):
     """For a minute it is in C++, where no handler of Python's runs."""
     output = nodes.start("second", "--rdzv_conf=is_host=0", "rank.py", first=CONNECTS)
-    wait_for("connects", [output])
+    wait_for_word("connects", output)
     time.sleep(1)
     nodes.launchers[0].send_signal(number)
     assert nodes.launchers[0].wait(20) == 128 + number
@@ -146,7 +144,7 @@ def test_a_rank_that_hangs_is_ended_after_another_node(does, nodes, tmp_path):
     (tmp_path / "second.py").write_text("import sys; sys.exit(1)")
     often = "--rdzv_conf=keep_alive_interval=1"
     output = nodes.start("first", often, "first.py", does, first=IMPATIENT)
-    wait_for("has been waiting at", [output])  # so that the store is in its launcher
+    wait_for_word("has been waiting at", output)  # so that the store is in its launcher
     nodes.start("second", often, "second.py", does, first=IMPATIENT)
     assert nodes.wait() == [1, 1]
     first = output.read_text()

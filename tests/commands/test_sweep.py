@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -38,6 +37,7 @@ from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import TRAINING, worker
 from tests.hosts import ROOT
+from tests.processes import wait_for
 from tests.ranks.bad_disks import too_large
 
 RATE = "algo.optim_params.policy.learning_rate.initial"
@@ -65,13 +65,6 @@ def start_worker(search: study.Sweep, gpus: Sequence[str] = GPUS) -> subprocess.
     words = [sys.executable, "-m", "tests.commands.sweep_worker", search.directory, *gpus]
     with open(search.directory / "worker.txt", "ab") as log:
         return subprocess.Popen(words, stdout=log, stderr=log, cwd=ROOT)
-
-
-def wait_for(truth: Callable[[], Any], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not truth():
-        assert time.monotonic() < end, "it has not come true"
-        time.sleep(0.03)
 
 
 def trained(search: study.Sweep, epochs: int, trials: int = 1) -> Callable[[], bool]:

@@ -200,15 +200,9 @@ def test_a_training_with_a_marker_has_stopped_whatever_its_exit_code(make, capsy
     """torchrun's own exit code is 1 where its ranks have stopped on request."""
     new_study = make("train.seed=1")
     (trial,) = new_study.trials()
-    worker = Worker(new_study, [""], program=["-c", "raise SystemExit(1)"], poll=0.01)
-    start = worker._start_training
-
-    def and_stop(*args):
-        (write_run(trial, "20260101") / REQUEUE).touch()
-        return start(*args)
-
-    worker._start_training = and_stop
-    assert worker.run() == EXIT_STOPPED
+    marker = write_run(trial, "20260101") / REQUEUE
+    program = ["-c", f"open({str(marker)!r}, 'w'); raise SystemExit(1)"]
+    assert Worker(new_study, [""], program=program, poll=0.01).run() == EXIT_STOPPED
     assert ": stopped; the next sweep run resumes it" in capsys.readouterr().out
     assert new_study.trials()[0].state == "running"
 
@@ -218,16 +212,9 @@ def test_a_finished_trial_is_complete_although_its_processes_crash_at_their_end(
     """As a driver may, or EGL, when Python exits."""
     new_study = make("train.seed=1")
     (trial,) = new_study.trials()
-    worker = Worker(new_study, [""], program=["-c", end], poll=0.01)
-    start = worker._start_training
-
-    def and_finish(*args):
-        run = write_run(trial, "20260101", (1, "valid", {"Loss": 0.5}))
-        (run / RECORD).write_text('{"outcome": {}}')
-        return start(*args)
-
-    worker._start_training = and_finish
-    assert worker.run() == EXIT_DONE
+    record = write_run(trial, "20260101", (1, "valid", {"Loss": 0.5})) / RECORD
+    program = ["-c", f"open({str(record)!r}, 'w').write('{{\"outcome\": {{}}}}'); {end}"]
+    assert Worker(new_study, [""], program=program, poll=0.01).run() == EXIT_DONE
     assert trial.reread().value == 0.5
 
 

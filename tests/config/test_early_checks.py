@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from robomimic_ddp.cli import COMMANDS
 from tests.hosts import ROOT, environment
+from tests.processes import rank_variables
 
 SLOW = ("torch", "tensorflow")
 TRAIN, TRAIN_RLDS = "robomimic.scripts.train", "robomimic.scripts.train_rlds"
@@ -133,17 +133,15 @@ def test_help_is_the_scripts_own(started):
 
 @pytest.mark.bad_input
 def test_one_rank_shows_it_and_torchrun_gets_it(started, tmp_path):
-    rank = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
-    shown = {}
-    for number in "01":
-        rank |= {"RANK": number, "LOCAL_RANK": number}
-        rank["TORCHELASTIC_ERROR_FILE"] = str(tmp_path / f"error{number}.json")
-        done = started(TRAIN, "ddp.batch=globl", **rank)
+    shown = []
+    for rank in (0, 1):
+        file = tmp_path / f"error{rank}.json"
+        ranks = rank_variables(rank, 2, TORCHELASTIC_ERROR_FILE=str(file))
+        done = started(TRAIN, "ddp.batch=globl", **ranks)
         assert done.returncode == 1, done
-        shown[number] = done.stderr
-        record = json.loads(Path(rank["TORCHELASTIC_ERROR_FILE"]).read_text())
-        assert "ddp.batch='globl'" in record["message"]["message"]
-    assert shown["0"].startswith("error: ddp.batch='globl'") and shown["1"] == ""
+        shown.append(done.stderr)
+        assert "ddp.batch='globl'" in json.loads(file.read_text())["message"]["message"]
+    assert shown[0].startswith("error: ddp.batch='globl'") and shown[1] == ""
 
 
 NONSENSE = """

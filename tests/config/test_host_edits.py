@@ -18,6 +18,7 @@ from robomimic_ddp.training.epoch import epoch_log
 from robomimic_ddp.training.run_directory import run_directory
 from tests.hosts import Host, python
 from tests.patches.support import write_host
+from tests.processes import rank_variables
 
 UTILS = "utils/train_utils.py"
 
@@ -99,10 +100,8 @@ def launched(monkeypatch):
     """Sets the launcher's variables of one of two ranks."""
 
     def launch(rank: int) -> None:
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, **rendezvous}
-        for name, value in variables.items():
-            monkeypatch.setenv(name, str(value))
+        for name, text in rank_variables(rank, 2).items():
+            monkeypatch.setenv(name, text)
 
     return launch
 
@@ -156,8 +155,6 @@ def test_script_and_helpers_put_back_together(tmp_path):
     record.apply(engine.examine(hosts.find_host(str(host)), registry.select()))
     script.write_text("print('began')\n" + text)
     (host / UTILS).write_text(plain)
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", **rendezvous}
-    done = python(Host(tmp_path), "robomimic.scripts.train", added=ranks)
+    done = python(Host(tmp_path), "robomimic.scripts.train", added=rank_variables(0, 2))
     assert (done.returncode, done.stdout) == (1, "began\n"), done
     assert f"{script} lacks DDPUtils." in done.stderr and "Traceback" not in done.stderr

@@ -10,13 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from robomimic_ddp.commands.launch.arguments import VARIABLES
 from tests.hosts import ROOT
+from tests.processes import wait_for
 from tests.versions import NEEDS_SIGNALS_OF_TORCHRUN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -158,9 +158,7 @@ def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, 
     copy = Path(shutil.copy(ROOT / "scripts" / "train_slurm.sbatch", tmp_path / "slurm_script"))
     words = ("--config", config, "--gpus", 1, "--module", MODULE, "--", HOSTILE)
     job = start(*words, script=copy, wait=False, WAIT_FOR_STOP="1", **slurm)
-    deadline = time.monotonic() + 200
-    while len(ranks_of(folder)) < 2 and job.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: len(ranks_of(folder)) == 2 or job.poll() is not None, 200)
     for pid in group_members(job):
         os.kill(pid, signal.SIGUSR1)  # as Slurm sends it to a job's steps
     out, err = job.communicate(timeout=100)

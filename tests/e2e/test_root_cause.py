@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, environment, torchrun
+from tests.processes import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]
 
@@ -105,10 +105,7 @@ def test_workers_end_when_torchrun_was_killed(moment):
     workers = [int(agent.stdout.readline()) for _ in range(2)]
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait()
-    gone = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < gone:
-        time.sleep(0.2)
-    assert not any(psutil.pid_exists(pid) for pid in workers)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in workers), 30)
     with agent.stdout:
         said = agent.stdout.read()
     assert moment == "early" or said.count("last words") == 2, said

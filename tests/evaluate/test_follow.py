@@ -25,6 +25,7 @@ from tests import heartbeats
 from tests.evaluate.conftest import Job
 from tests.evaluate.support import CONFIG, write
 from tests.hosts import require_clean
+from tests.processes import wait_for
 from tests.runs import scalars
 
 SOON_SECONDS = 240.0
@@ -132,11 +133,8 @@ def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path)
     outcome = record.pop("outcome")
     (job.run / "ddp.json").write_text(json.dumps(record))
 
-    def wait_for(epochs: set[int]) -> None:
-        deadline = time.monotonic() + SOON_SECONDS
-        while {result["epoch"] for result in evaluation.results(job.run)} != epochs:
-            assert not followed.done() and time.monotonic() < deadline
-            time.sleep(0.2)
+    def are_evaluated(*epochs: int) -> bool:
+        return {result["epoch"] for result in evaluation.results(job.run)} == {*epochs}
 
     with ThreadPoolExecutor() as pool, open(job.run / "ddp.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody trains
@@ -147,9 +145,11 @@ def test_checkpoints_are_evaluated_while_training_runs(job: Job, tmp_path: Path)
         (job.run / "models" / first.name).write_bytes(whole[:-500])  # as it is written
         time.sleep(1.0)
         (job.run / "models" / first.name).write_bytes(whole)
-        wait_for({1})
+        wait_for(lambda: followed.done() or are_evaluated(1), SOON_SECONDS)
+        assert not followed.done()
         shutil.move(kept / "last.pth", job.run)
-        wait_for({1, 2})
+        wait_for(lambda: followed.done() or are_evaluated(1, 2), SOON_SECONDS)
+        assert not followed.done()
         (job.run / "ddp.json").write_text(json.dumps({**record, "outcome": outcome}))
     result = followed.result()
     require_clean(result)

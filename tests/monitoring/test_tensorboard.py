@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from contextlib import nullcontext
 
 import pytest
@@ -15,6 +14,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import end_process
 from robomimic_ddp.monitoring import host_loggers
 from tests.hosts import ROOT
+from tests.processes import wait_for
 from tests.runs import scalars
 
 tensorboardX = pytest.importorskip("tensorboardX")
@@ -37,9 +37,7 @@ def test_tensorboard_has_a_value_long_before_the_two_minutes_of_its_writer(tmp_p
     logger = host_loggers.data_logger(TensorBoardLogger)(tmp_path)
     for epoch in (1, 2):
         logger.record("loss", 0.5, epoch)
-    end = time.monotonic() + 30
-    while len(scalars(tmp_path)) < 2 and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_for(lambda: len(scalars(tmp_path)) == 2, 30)
     assert scalars(tmp_path) == {("loss", 1): 0.5, ("loss", 2): 0.5}
     assert tensorboardX.SummaryWriter is plain
     logger._tb_logger.close()

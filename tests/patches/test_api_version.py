@@ -14,13 +14,8 @@ from robomimic_ddp.errors import ApiVersionError
 from robomimic_ddp.patches import record
 from tests.hosts import Host, Result, python
 from tests.patches.support import snapshot
+from tests.processes import rank_variables
 
-LAUNCH = {
-    "WORLD_SIZE": "2",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "1",
-}
 HOST = """import robomimic_ddp.api as DDPUtils
 {}
 def main(args):
@@ -48,7 +43,7 @@ def test_it_is_one_message_without_a_traceback(tmp_path):
 @pytest.mark.bad_input
 def test_other_ranks_are_silent(tmp_path):
     decorator = "@DDPUtils.entry_point(api_version=0)"
-    done = run(tmp_path, decorator, RANK="1", LOCAL_RANK="1", **LAUNCH)
+    done = run(tmp_path, decorator, **rank_variables(1, 2))
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 

@@ -23,6 +23,7 @@ from robomimic_ddp.monitoring.records import heartbeat
 from robomimic_ddp.training import run as _run
 from tests.faults.toy_run import STEPS, ToyJob, train
 from tests.heartbeats import beat, write
+from tests.processes import wait_for
 
 
 def trained(directory):
@@ -247,9 +248,7 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
     present = _run.Run(Settings.of(resolved, made, 7))
     present.output.start_heartbeat(tmp_path, made)
-    deadline = time.monotonic() + 20
-    while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: list(tmp_path.glob("heartbeats/*.json")))
     reported = heartbeat.read(tmp_path)[0]
     present.output.heartbeat.stop(True)
     assert reported["memory"] == 222

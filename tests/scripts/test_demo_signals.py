@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from robomimic_ddp.checkpoint import STATE
 from scripts.demo.job import Job
 from tests.hosts import ROOT, environment
+from tests.processes import wait_for
 
 WAITS = """
 import pathlib, signal, sys, time
@@ -39,9 +39,7 @@ def test_a_signal_reaches_the_training_and_is_waited_for(tmp_path: Path) -> None
     variables = {**environment(None), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     pipe = subprocess.PIPE
     demo = subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=pipe, text=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for((tmp_path / "ready").exists)
     os.kill(demo.pid, number)
     _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 128 + number, errors

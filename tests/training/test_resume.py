@@ -16,6 +16,7 @@ from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring.records import run_files
 from robomimic_ddp.training.state import resume, state_saver
+from tests.processes import rank_variables
 from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 
@@ -36,10 +37,9 @@ def test_a_failure_says_how_to_resume(
 ):
     """Unless nothing was saved, torchrun does it by itself, or it was resuming that failed."""
     if restarts_left is not None:
-        launch = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
         names = ("RUN_ID", "ERROR_FILE", "RESTART_COUNT")
         elastic = {f"TORCHELASTIC_{name}": "0" for name in names}
-        for name, text in {**launch, "MASTER_PORT": "1", **elastic}.items():
+        for name, text in rank_variables(**elastic).items():
             monkeypatch.setenv(name, text)
         monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts_left)
     if saved:

@@ -22,6 +22,7 @@ from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.training import run, session
+from tests.processes import rank_variables
 
 
 def stream(seed: int, rank: int) -> tuple:
@@ -154,9 +155,8 @@ def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
 
 
 def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    for name, text in rank_variables().items():
+        monkeypatch.setenv(name, text)
 
     @entry_point.entry_point
     def main(text):
@@ -177,9 +177,8 @@ def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
 
 def test_an_error_is_reported_before_anything_is_undone(monkeypatch, capfd):
     """What is undone may wait for a GPU that hangs, until NCCL's watchdog ends the process."""
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    for name, text in rank_variables().items():
+        monkeypatch.setenv(name, text)
     answers = {"is_initialized": True, "world_size": 1}
     in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
     monkeypatch.setattr(entry_point, "group", SimpleNamespace(**in_a_group))

@@ -30,6 +30,7 @@ from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError, WriteError
+from tests.processes import rank_variables
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
@@ -231,8 +232,7 @@ def as_task(monkeypatch, task, tasks, launcher):
     """The environment of task `task` of `tasks`."""
     names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": tasks, **TASKS}
     if launcher == "torchrun":
-        names = {"RANK": task, "WORLD_SIZE": tasks, "LOCAL_RANK": task, "LOCAL_WORLD_SIZE": tasks}
-        names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+        names = rank_variables(task, tasks)
     for name, value in names.items():
         monkeypatch.setenv(name, str(value))
 
