@@ -1,13 +1,14 @@
-"""Fixtures of the sweep tests."""
+"""A node's GPUs, and sweeps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.sweep import new, space, study
 from tests.configs import make_config, write_config
 
@@ -27,3 +28,19 @@ def make(tmp_path: Path, config: Path) -> Callable[..., study.Sweep]:
         return new.make(tmp_path / "sweep", config, space.parse(words), **options)
 
     return make_sweep
+
+
+@pytest.fixture
+def node_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """`node_with(n)`: from now on nvidia-smi lists n GPUs."""
+
+    def set_up(gpus: int) -> None:
+        tool = tmp_path / "nvidia-smi"
+        lines = "".join(f'echo "GPU {index}: H"; echo "  MIG 1g: x"; ' for index in range(gpus))
+        tool.write_text(f'#!/bin/sh\n[ "$1" = --list-gpus ] || exit 1\n{lines}\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        devices.installed_gpus.cache_clear()
+
+    yield set_up
+    devices.installed_gpus.cache_clear()

@@ -20,6 +20,7 @@ from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context
 from robomimic_ddp.commands.doctor.probe import probe
 from robomimic_ddp.config.launch_env import LaunchEnv
 from robomimic_ddp.distributed import group
+from tests.patches.support import write_host
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -110,13 +111,8 @@ OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)"
         ("-1", {"cuda_error": "No CUDA GPUs are available"}, ("'-1' hides them", "-> Unset")),
     ],
 )
-def test_gpus_that_torch_does_not_see(visible, torch, words, tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho GPU 0: H200\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    count = machine.devices.installed_gpus.__wrapped__  # the result is kept for a process
-    monkeypatch.setattr(machine.devices, "installed_gpus", count)
+def test_gpus_that_torch_does_not_see(visible, torch, words, node_with):
+    node_with(1)
     variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     level, text = worst(machine.check_gpus(context(variables, **torch)))
     assert level == FAIL and all(word in text for word in words), text
@@ -210,9 +206,7 @@ EDITED = "from robomimic_ddp import api\n@api.entry_point(api_version={})\ndef f
     ],
 )
 def test_host(script, level, words, tmp_path, monkeypatch):
-    (tmp_path / "robomimic" / "scripts").mkdir(parents=True)
-    (tmp_path / "robomimic" / "__init__.py").touch()
-    (tmp_path / "robomimic" / "scripts" / "train.py").write_text(script)
+    write_host(tmp_path, files={"__init__.py": "", "scripts/train.py": script})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     found = worst(software.check_host(context()))

@@ -19,6 +19,7 @@ from robomimic_ddp.commands.launch import arguments, devices, quiet_torchrun, to
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, python
+from tests.patches.support import write_host
 from tests.processes import wait_for
 
 EIGHT = "0,1,2,3,4,5,6,7"
@@ -35,22 +36,6 @@ def config(tmp_path):
         return str(path)
 
     return write
-
-
-@pytest.fixture
-def node_with(tmp_path, monkeypatch):
-    """`node_with(n)`: from now on nvidia-smi lists n GPUs."""
-
-    def set_up(gpus):
-        tool = tmp_path / "nvidia-smi"
-        lines = "".join(f'echo "GPU {index}: H"; echo "  MIG 1g: x"; ' for index in range(gpus))
-        tool.write_text(f'#!/bin/sh\n[ "$1" = --list-gpus ] || exit 1\n{lines}\n')
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        devices.installed_gpus.cache_clear()
-
-    yield set_up
-    devices.installed_gpus.cache_clear()
 
 
 @pytest.fixture
@@ -455,11 +440,8 @@ def test_a_python_that_cannot_train_is_named():
 def test_an_unpatched_host_is_named_before_ranks_start(
     module, text, word, tmp_path, launch, config, monkeypatch
 ):
-    for name in ("__init__.py", "utils/train_utils.py", f"scripts/{module}.py"):
-        file = tmp_path / "robomimic" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if "scripts" not in name or text is not None:
-            file.write_text(text or "")
+    script = {} if text is None else {f"scripts/{module}.py": text}
+    write_host(tmp_path, files={"__init__.py": "", "utils/train_utils.py": "", **script})
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     words = ["--config", config(), "--gpus", "2", "--module", f"robomimic.scripts.{module}"]

@@ -9,19 +9,14 @@ import sys
 import pytest
 
 from tests.hosts import ROOT, environment
+from tests.patches.support import write_host
 
 
 @pytest.mark.bad_input
 def test_the_host_is_the_one_that_ranks_import(config_file, host_copy, tmp_path):
     """`python -m` looks in the current folder first, and a console script does not."""
-    for name, text in {
-        "__init__.py": "",
-        "utils/train_utils.py": "",
-        "scripts/train_rlds.py": "def train(config): 0",
-    }.items():
-        file = tmp_path / "robomimic" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    script = {"scripts/train_rlds.py": "def train(config): 0"}
+    write_host(tmp_path, files={"__init__.py": "", "utils/train_utils.py": "", **script})
     script = tmp_path / "bin" / "robomimic-ddp"
     script.parent.mkdir()
     text = "import sys\nfrom robomimic_ddp import cli\nsys.argv.insert(1, 'launch')\n"

@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from robomimic_ddp.patches import engine, registry
@@ -76,9 +76,14 @@ def main(args):
 }
 
 
-def write_host(root: Path, newline: str = "\n", package: str = "robomimic") -> Path:
-    """Writes the small host as the folder `package` under `root`; returns the package folder."""
-    for name, text in SMALL_HOST.items():
+def write_host(
+    root: Path,
+    newline: str = "\n",
+    package: str = "robomimic",
+    files: Mapping[str, str] = SMALL_HOST,
+) -> Path:
+    """Writes a host of these `files` as the folder `package` under `root`; returns that folder."""
+    for name, text in files.items():
         path = root / package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.replace("\n", newline).encode())
