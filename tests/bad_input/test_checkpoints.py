@@ -63,8 +63,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "empty": (lambda path: path.touch(), ("damaged", "0 bytes")),
     "text": (lambda path: path.write_text("weights"), ("is not a torch checkpoint", "not loaded")),
     "a pickle that runs a program": (hostile_pickle, ("is not a torch checkpoint", "not loaded")),
-    "runs a program": (saved({"model": PROGRAM}), ("asks for", "mkdir", "not loaded")),
-    "before torch 1.6, runs a program": (legacy, ("asks for timeit.timeit", "not loaded")),
     "two in one": (two_faced, ("asks for timeit.timeit",)),
     "something else": (
         saved({"weights": torch.zeros(2)}),

@@ -79,7 +79,6 @@ PATHS = (
     ("an empty argument", ("",), ("no such file or folder", "''")),
     ("a folder inside", ("{folder}/checkout/robomimic/algo",), ("did you mean",)),
     ("two checkouts", ("{folder}/several",), ("several", "other")),
-    ("an unknown option", (CHECKOUT, "--quick"), ("unrecognized",)),
 )
 SOURCES = (
     (

@@ -116,11 +116,6 @@ KEYS = (
         dotlist(train={"data": [{"path": "a${oc.decode:${oc.env:HOME}}"}]}),
         ("train.data is", "computed from this machine"),
     ),
-    Case(
-        "key: an open reference",
-        dotlist("train.seed=${nothing}"),
-        ("nothing", "train.seed", "reference"),
-    ),
 )
 
 VALUES = tuple(

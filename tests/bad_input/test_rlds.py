@@ -52,11 +52,6 @@ FOLDERS = (
     Case("rlds: no path", rlds("train.data_path=''"), ("train.data_path=''", "is not a folder")),
     Case("rlds: a file for a folder", data_path_is_a_file, ("data.hdf5' is not a folder",)),
     Case(
-        "rlds: unknown dataset",
-        rlds("train.dataset_names=[bridge]"),
-        ("no dataset 'bridge'", "found droid"),
-    ),
-    Case(
         "rlds: unknown schema",
         rlds("train.rlds_schema=brigde"),
         ("train.rlds_schema='brigde'", "bridge, droid", "inspect-data"),
