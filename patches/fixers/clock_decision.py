@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import api_calls, calls, references, unrecognised, wrap
+from robomimic_ddp.patches.edits import api_calls, calls, unrecognised, wrap
 from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
@@ -21,6 +21,9 @@ CLOCKS = (
 )
 LOGICAL = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
 ASSIGNMENTS = (cst.Assign, cst.AnnAssign, cst.AugAssign)
+_ROUNDED = tuple(f"builtins.{name}" for name in ("abs", "float", "int", "max", "min", "round"))
+_PARTS = {"days", "seconds", "total_seconds"}
+"""Functions, and attributes of a time, whose value is a time."""
 
 
 def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
@@ -30,7 +33,8 @@ def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """
     done = api_calls(source, train, "agree")
     agreed = {comparison for call in done for comparison in walk(call, cst.Comparison)}
-    times = _times(source, train)
+    readings = _readings(source, train)
+    times = _times(source, train, readings)
     left = [
         comparison
         for comparison in walk(train, cst.Comparison)
@@ -42,6 +46,8 @@ def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
         if inside:
             yield wrap(source, _without_config(decision, train), "agree")
             left = [test for test in left if test not in inside]
+    # What is computed from a time is mostly shown: `"h" if hours > 1 else "min"`.
+    left = [comparison for comparison in left if _reads_clock(source, comparison, readings)]
     if left:
         why = "a time is compared, but not as a condition or assigned decision"
         yield unrecognised(source, left[0], why)
@@ -78,23 +84,63 @@ def _is_settled(node: cst.BaseExpression, config: str) -> bool:
     return isinstance(node, (cst.BaseNumber, cst.SimpleString))
 
 
-def _times(source: Source, train: cst.FunctionDef) -> set[str]:
+def _readings(source: Source, train: cst.FunctionDef) -> set[str]:
     """Return the variables of a time, or a difference or sum of times."""
-    names: set[str] = set()
+    return {
+        name
+        for name, value in _assigned(train)
+        if isinstance(value, (cst.Call, cst.BinaryOperation))
+        and any(calls(source, value, *CLOCKS))
+        and not source.is_api(value, "agree")
+    }
+
+
+def _times(source: Source, train: cst.FunctionDef, readings: set[str]) -> set[str]:
+    """Return `readings`, and the variables of what is computed from them: `hours = spent / 3600`,
+    `total += spent`.
+    """
+    times = set(readings)
+    assigned = list(_assigned(train))
+    while further := {name for name, value in assigned if _is_time(source, value, times)} - times:
+        times |= further
+    return times
+
+
+def _assigned(train: cst.FunctionDef) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield each variable that is assigned, or added to, and the value."""
     for assign in walk(train, ASSIGNMENTS):
-        value = assign.value
-        is_operation = isinstance(value, (cst.Call, cst.BinaryOperation))
-        if not is_operation or source.is_api(value, "agree"):
-            continue
-        if any(calls(source, value, *CLOCKS)):
-            targets = assign.targets if isinstance(assign, cst.Assign) else (assign,)
-            names |= {item.target.value for item in targets if isinstance(item.target, cst.Name)}
-    return names
+        targets = assign.targets if isinstance(assign, cst.Assign) else (assign,)
+        for target in targets:
+            if isinstance(target.target, cst.Name) and assign.value is not None:
+                yield target.target.value, assign.value
+
+
+def _is_time(source: Source, value: cst.BaseExpression, times: set[str]) -> bool:
+    """Return whether `value` is computed from the variables `times` alone or with numbers."""
+    if isinstance(value, cst.Name):
+        return value.value in times
+    if isinstance(value, cst.Attribute):
+        return value.attr.value in _PARTS and _is_time(source, value.value, times)
+    if isinstance(value, cst.BinaryOperation):
+        parts = [value.left, value.right]
+    elif isinstance(value, cst.Call):
+        is_rounded = source.resolves(value.func, *_ROUNDED)
+        parts = [arg.value for arg in value.args] if is_rounded else [value.func]
+    else:
+        parts = []
+    return any(_is_time(source, part, times) for part in parts)
 
 
 def _reads_clock(source: Source, comparison: cst.Comparison, times: set[str]) -> bool:
-    variables = {dotted(name).partition(".")[0] for name in references(comparison)}
-    return not times.isdisjoint(variables) or any(calls(source, comparison, *CLOCKS))
+    return not times.isdisjoint(_variables(comparison)) or any(calls(source, comparison, *CLOCKS))
+
+
+def _variables(node: cst.CSTNode) -> Iterator[str]:
+    """Yield the variables at or under `node`: of `x.y` only x."""
+    if isinstance(node, cst.Name):
+        yield node.value
+    for child in [node.value] if isinstance(node, cst.Attribute) else children(node):
+        yield from _variables(child)
 
 
 FIXER = Fixer(

@@ -16,9 +16,9 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring.records import heartbeat
+from robomimic_ddp.monitoring.records.run_files import LOCK
 from robomimic_ddp.terminal import warn
 
-NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
 """How long to wait for the lock without a heartbeat of its owner."""
@@ -36,8 +36,8 @@ def take(directory: Path) -> IO[bytes]:
 
     Raises DirectoryInUse if another job that is alive has it.
     """
-    with atomic_files.must_be_written(directory / NAME):
-        lock = files.opened_to_write(directory / NAME)
+    with atomic_files.must_be_written(directory / LOCK):
+        lock = files.opened_to_write(directory / LOCK)
     # A data worker may outlive its rank.
     os.register_at_fork(after_in_child=lock.close)
     try:

@@ -9,7 +9,6 @@ from typing import Any
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
-from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.monitoring.records.run_files import RECORD, REQUEUE
 from robomimic_ddp.terminal import warn
@@ -41,10 +40,9 @@ class RunRecord:
 
 
 def write_requeue(directory: Path, content: dict) -> None:
-    """Main rank: writes the marker for a script to start the job again, and says where it is."""
+    """Main rank: writes the marker for a script to start the job again. Raises OSError."""
     with atomic_files.atomic_open(directory / REQUEUE) as file:
         file.write(json.dumps(content) + "\n")
-    env.keep_requeue_note(str(directory / REQUEUE))
 
 
 def relative_paths(directory: Path, paths: Any) -> list:

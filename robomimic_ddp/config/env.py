@@ -226,11 +226,21 @@ REQUEUE_NOTE = "ROBOMIMIC_REQUEUE_NOTE"
 """The file in which a job's script reads the marker's name of a run that has stopped on request."""
 
 
-def keep_requeue_note(text: str) -> None:
-    """Leaves `text` to the script of this job, if it asks for it. Raises OSError."""
+def requeue_note() -> Path | None:
+    """Return that file, if a script of this job asks for it."""
     file = os.environ.get(REQUEUE_NOTE)
-    if file:
-        Path(file).write_text(text, encoding="utf-8")
+    return Path(file) if file else None
+
+
+def keep_requeue_note(text: str) -> None:
+    """Leaves `text` to the script of this job, if it asks for it, in the file that it has made: one
+    that is not there is on another node's disk. Raises OSError.
+    """
+    file = requeue_note()
+    if file is not None:
+        with open(file, "r+", encoding="utf-8") as note:
+            note.truncate()
+            note.write(text)
 
 
 LEFT_NOTE = "left"

@@ -68,11 +68,13 @@ def on_main_untimed(waiting: Any, function: Callable[..., Any], *args: Any, **kw
     """Collective: `on_main` for what takes long. The others wait without ddp.timeout, in `waiting`,
     a group of `group.without_time_limit`.
     """
+    if _is_inside.get():
+        return function(*args, **kwargs)
     outcome: Future = Future()
     if group.is_main():
         try:
             outcome.set_result(function(*args, **kwargs))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             outcome.set_exception(error)
     group.gather_objects(None, within=waiting)
     return on_main(outcome.result)

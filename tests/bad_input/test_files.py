@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp import cli, files
-from robomimic_ddp.checkpoint import lock, run_record, state_file
+from robomimic_ddp.checkpoint import run_record, state_file, take
 from robomimic_ddp.commands.inspect_data import drafts
 from robomimic_ddp.commands.sweep import study
 from robomimic_ddp.config import option_values
@@ -158,11 +158,11 @@ def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path:
     target = tmp_path / target
     (tmp_path / "file").write_text("the user's")
     run = tmp_path / "run"
-    for name in (lock.NAME, history.FILE_NAME, run_files.RECORD, run_files.REQUEUE):
+    for name in (run_files.LOCK, history.FILE_NAME, run_files.RECORD, run_files.REQUEUE):
         link(run / name, target)
     link(run / heartbeat.FOLDER / "rank0.tmp", target)
     with pytest.raises(WriteError):
-        lock.take(run)
+        take(run)
     with pytest.raises(OSError):
         history.append(run, {})
     run_record.RunRecord(run, {}).write()
@@ -231,10 +231,10 @@ def test_what_other_libraries_read_is_limited(make: Callable, tmp_path: Path) ->
 
 
 def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(tmp_path: Path) -> None:
-    for name in (lock.NAME, history.FILE_NAME):
+    for name in (run_files.LOCK, history.FILE_NAME):
         pipe(tmp_path / name)
     with pytest.raises(WriteError, match="is a pipe: a file is needed"):
-        lock.take(tmp_path)
+        take(tmp_path)
     with pytest.raises(OSError, match="pipe|No such device"):
         history.append(tmp_path, {})
     with pytest.raises(DataError, match="is a pipe: a file is needed"):

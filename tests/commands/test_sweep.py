@@ -532,16 +532,20 @@ def test_a_killed_workers_trials_continue(make, with_trainings, epochs, capsys):
         assert [len(starts(entry)) for entry in search.trials()] == [2, 2, 1]
 
 
-def test_the_next_worker_waits_for_a_training_that_is_ending(make):
-    """The only trial is locked until it has saved."""
-    search = make("train.seed=1", "train.num_epochs=30")
+def test_the_next_worker_waits_for_a_training_that_is_ending(make, capsys):
+    """It may use the GPU until then, so no other trial begins."""
+    search = make("train.seed=1,2", "train.num_epochs=30")
     log = search.trials()[0].lock()
     search.trials()[0].begin()
+    running = worker(search.directory)
     thread = threading.Timer(1.0, log.close)
     thread.start()
-    assert worker(search.directory).run() == EXIT_DONE
+    assert running._begin_trials() and not running.jobs
+    assert running.run() == EXIT_DONE
     thread.join()
     require_complete(search, 30)
+    events = [line for line in capsys.readouterr().out.splitlines() if "000" in line]
+    assert events[0].startswith("waiting, at most 60 s, for trainings that may be ending: 000")
 
 
 def test_a_trial_that_another_worker_trains_is_left_alone(make):
@@ -554,14 +558,13 @@ def test_a_trial_that_another_worker_trains_is_left_alone(make):
     require_complete(search)
 
 
-def test_a_run_that_was_resumed_by_hand_refuses_the_trials_training(make, capsys):
+def test_a_run_that_was_resumed_by_hand_is_left_alone(make):
     search = make("train.seed=1,2")
     entry = search.trials()[0]
     (entry.folder / "20260101").mkdir(parents=True)
     with run_lock.take(entry.run()):
-        assert worker(search.directory).run() == EXIT_REFUSED
-    assert [entry.state for entry in search.trials()] == ["fail", "complete"]
-    assert "FAILED: BlockingIOError: " in capsys.readouterr().out
+        assert worker(search.directory).run() == EXIT_DONE
+    assert [entry.state for entry in search.trials()] == ["waiting", "complete"]
 
 
 def test_a_training_that_outlives_its_launcher_is_not_begun_again(make, capsys):

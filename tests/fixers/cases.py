@@ -143,6 +143,10 @@ def save_model(model, ckpt_path):
             "spent += time.time() - last\n    if <<|DDPUtils.agree(>>spent > 9<<|)>>:\n        f",
             "spent: float = time.time() - last\n"
             "    due: bool = <<|DDPUtils.agree(>>spent > limit<<|)>>",
+            "spent = time.time() - last\n    total += spent\n    hours = round(total) / 3600\n"
+            "    if <<|DDPUtils.agree(>>hours >= limit<<|)>>:\n        f",
+            "spent = datetime.datetime.utcnow() - begun\n    hours = spent.total_seconds() / 3600\n"
+            "    if <<|DDPUtils.agree(>>hours > limit<<|)>>:\n        f",
             "late = <<|DDPUtils.agree(>>time.time() > end<<|)>>\n    if late == True:\n        f",
         )
     ],
@@ -640,6 +644,10 @@ UNTOUCHED = {
         for body in (
             "check = epoch % config.every_n_epochs == 0",
             "if config.every_n_seconds is not None:\n        pass",
+            "hours: float = (time.time() - last) / 3600\n    log(hours)\n"
+            "    if config.hours > 1:\n        pass",
+            "minutes = int((time.time() - last) // 60)\n    rest = minutes % 60\n"
+            "    log(rest if rest > 9 else f'0{rest}')",
             "spent = 0\n    spent += time.time() - last\n    log(spent / 60)",
             "hours: float = (time.time() - last) / 3600\n    log(hours)\n"
             "    if config.hours > 1:\n        pass",

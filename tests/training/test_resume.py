@@ -11,9 +11,10 @@ import pytest
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import FoundRun
 from robomimic_ddp.checkpoint.torch_save import save_error
+from robomimic_ddp.commands.launch import checks
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point
-from robomimic_ddp.errors import CheckpointError, Stopped
+from robomimic_ddp.errors import CheckpointError, Stopped, UsageError
 from robomimic_ddp.monitoring.records import run_files
 from robomimic_ddp.training.state import resume, state_saver
 from tests.processes import rank_variables
@@ -76,11 +77,30 @@ def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, caps
 
 def test_a_stop_is_noted_for_the_jobs_script_until_the_run_resumes(tmp_path, monkeypatch):
     note = tmp_path / "note"
+    note.touch()
     monkeypatch.setenv(env.REQUEUE_NOTE, str(note))
-    checkpoint.write_requeue(tmp_path, {})
+    with running(tmp_path) as run:
+        run.stopper.agreed_at_last = lambda: True
+        saver = state_saver.StateSaver(run, make_algo("single"))
+        saver.restore()
+        with pytest.raises(Stopped):
+            saver.epoch_end(3)
     assert note.read_text() == str(tmp_path / run_files.REQUEUE)
     resume.forget_requeue(FoundRun(tmp_path, "state"))
-    assert note.read_text() == ""
+    assert note.read_text() == "" and not (tmp_path / run_files.REQUEUE).exists()
+
+
+@pytest.mark.bad_input
+def test_a_note_on_another_nodes_disk_is_refused(tmp_path, monkeypatch, capsys):
+    """The job's script made the file, so where it is absent the script would see no other."""
+    monkeypatch.setenv(env.REQUEUE_NOTE, str(tmp_path / "note"))
+    with pytest.raises(UsageError, match="is not there: the job's script made it"):
+        checks.require_note()
+    resume.note_requeue("text")
+    assert not list(tmp_path.iterdir())
+    assert "this job's script does not hear whether" in capsys.readouterr().err
+    (tmp_path / "note").touch()
+    checks.require_note()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from robomimic_ddp import files
-from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.commands.evaluate import checkpoints
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring.records import evaluation, heartbeat, run_files, run_summary
@@ -113,7 +112,7 @@ class Follower:
             return self.last_epoch_seen
         if not run_summary.is_incomplete(self.run):
             return True
-        return not files.is_locked(self.run / lock.NAME) and self._silence() > _SILENT_SECONDS
+        return not files.is_locked(self.run / run_files.LOCK) and self._silence() > _SILENT_SECONDS
 
     def _silence(self) -> float:
         """Return how many seconds ago a rank has last shown that it is alive."""

@@ -8,6 +8,7 @@ import socket
 
 from robomimic_ddp import files
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
+from robomimic_ddp.config import env
 from robomimic_ddp.config.host import host_edits
 from robomimic_ddp.errors import PatchError, UsageError
 
@@ -53,6 +54,17 @@ def _fault(family: int, kind: int, place: tuple) -> int | None:
         except OSError as error:
             return error.errno
     return None
+
+
+def require_note() -> None:
+    """Raises UsageError where a job's script waits for a file that this node does not see."""
+    note = env.requeue_note()
+    if note is not None and not note.is_file():
+        raise UsageError(
+            f"{note} ({env.REQUEUE_NOTE}) is not there: the job's script made it before, so it is "
+            "on another node's disk, and the script would not see that this run has stopped. "
+            "Submit from a folder that all nodes see, or name one with --chdir."
+        )
 
 
 def require_patched(module: str = DOT_LIST_MODULE) -> None:

@@ -27,7 +27,7 @@ from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import METRICS, journal, kind, space
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history, run_summary
-from robomimic_ddp.monitoring.records.run_files import RECORD
+from robomimic_ddp.monitoring.records.run_files import LOCK, RECORD
 from robomimic_ddp.terminal import listed
 
 _MOST_BYTES = 256 * 2**20
@@ -217,6 +217,12 @@ class Trial:
     def is_locked(self) -> bool:
         """Whether a worker is in charge of it, or its training runs."""
         return files.is_locked(self.log)
+
+    @property
+    def is_trained_by_hand(self) -> bool:
+        """Whether somebody has resumed its run without a worker, and that training runs."""
+        run = self.run()
+        return run is not None and files.is_locked(run / LOCK)
 
     def lock(self) -> IO[bytes] | None:
         """Return the locked log, whose lock lasts until all copies of the open file are closed;

@@ -27,7 +27,7 @@ from robomimic_ddp.config import end_with_parent, env, launch_env, machine
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 from robomimic_ddp.monitoring.records.run_files import REQUEUE
-from robomimic_ddp.terminal import print_clean
+from robomimic_ddp.terminal import listed, print_clean
 
 _POLL_SECONDS = 1.0
 _ENDING_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Worker:
         self.waits_until = time.monotonic() + _ENDING_SECONDS
         """For interrupted trials whose training has not ended yet."""
         self.signal: str | None = None
-        self.is_stopping = self.has_metric = False
+        self.is_stopping = self.has_metric = self.has_said_that_it_waits = False
         self.error: Exception | None = None
         """Why no more trials begin: the sweep was edited, or its folder cannot be written."""
 
@@ -130,13 +130,28 @@ class Worker:
     def _begin_remaining(self) -> bool:
         trials = [trial for trial in self.sweep.trials() if self._is_remaining(trial)]
         trials.sort(key=lambda trial: (trial.state != "running", trial.number))
+        interrupted = [trial for trial in trials if trial.state == "running"]
+        is_waiting = self._is_waiting(interrupted)
+        if is_waiting:  # a training that is ending may still use any GPU
+            trials = interrupted
         busy = {job.gpus for job in self.jobs.values()}
         candidates = iter(trials)
         free = [gpus for gpus in self.gpus if gpus not in busy]
         begun = [any(self._begin(trial, gpus) for trial in candidates) for gpus in free]
-        if any(begun) or time.monotonic() >= self.waits_until:
-            return any(begun)
-        return any(trial.state == "running" and trial.is_locked for trial in trials)
+        return any(begun) or is_waiting
+
+    def _is_waiting(self, interrupted: list[Trial]) -> bool:
+        """Return whether one of them may be ending: those of other workers look the same."""
+        locked = [trial.name for trial in interrupted if trial.is_locked]
+        if not locked or time.monotonic() >= self.waits_until:
+            return False
+        if not self.has_said_that_it_waits:
+            self.has_said_that_it_waits = True
+            print_clean(
+                f"waiting, at most {_ENDING_SECONDS:.0f} s, for trainings that may be ending: "
+                f"{listed(locked)}"
+            )
+        return True
 
     def _is_remaining(self, trial: Trial) -> bool:
         is_known = trial.number in self.jobs or trial.number in self.stopped
@@ -150,7 +165,7 @@ class Worker:
         with ExitStack() as unless_it_trains:
             unless_it_trains.enter_context(log)
             trial = trial.reread()  # nobody else can change it any more
-            if not self._is_remaining(trial):
+            if not self._is_remaining(trial) or trial.is_trained_by_hand:
                 return False
             self.sweep.require_same_config()
             trial = trial.begin()

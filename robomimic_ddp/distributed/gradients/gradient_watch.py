@@ -1,7 +1,8 @@
 """Notices gradients that a host changes between its backward pass and their mean over ranks.
 
 torch counts the writes to a tensor, but not those through `p.grad.data`, by which hosts clip by
-hand. Their norms tell: one fused operation at the end of each pass, and one before the mean.
+hand. Their norms tell, where the latest pass computed others: one fused operation at the end of
+each pass, and one before the mean.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-_ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""Relative differences of two norms of the same gradient, by its type."""
-_ROUNDING_OF_16_BITS = 2e-2
+_ROUNDING, _ROUNDING_OF_16_BITS = 1e-3, 2e-2
+"""Relative differences of two norms of the same gradient."""
 
 
 class GradientWatch:
@@ -83,9 +83,12 @@ class GradientWatch:
         return was_changed or self._was_changed(wait=False)
 
     def _compare(self, after: list[torch.Tensor], before: list[torch.Tensor]) -> None:
-        first = after[0]
-        new, old = (torch.stack([n.to(first) for n in norms]) for norms in (after, before))
-        rounding = _ROUNDING.get(first.dtype, _ROUNDING_OF_16_BITS)
+        kinds = {norm.dtype for norm in after}
+        rounding = _ROUNDING if kinds <= {torch.float32, torch.float64} else _ROUNDING_OF_16_BITS
+        device = after[0].device
+        new, old = (
+            torch.stack([n.to(device, torch.float64) for n in of]) for of in (after, before)
+        )
         excess = ((new - old).abs() - rounding * old).max()  # NaN where a norm is not finite
         if excess.device.type != "cuda":
             self._late = excess, None
@@ -111,5 +114,7 @@ class GradientWatch:
 
 
 def _norms(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    if not parameters:  # torch refuses an empty list
+        return []
     with torch.no_grad():
         return list(torch._foreach_norm([p.grad.detach() for p in parameters]))

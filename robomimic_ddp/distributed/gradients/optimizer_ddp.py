@@ -11,9 +11,9 @@ DistributedDataParallel, which sends while the pass still computes. Its forward 
 it is, which prepares DDP's reducer for the backward pass that follows.
 
 A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before the
-step, or just before torch's functions clip or unscale the gradients, by one message in fp32.
-Gradients that anything else changed in between are refused: their mean is not the gradient of one
-process.
+step, or just before torch's functions clip or unscale the gradients, by one message in their own
+type. Gradients that a `GradientWatch` finds changed in between are refused: their mean is not the
+gradient of one process.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class OptimizerDDP:
         if self._only_ddp_has:
             main_rank.say(
                 f"note: optimizer {self.name} is stepped after a plain backward(), so its "
-                f"gradients travel in fp32 by one message: {self._only_ddp_has} has no effect on "
-                "them. The host's torch_utils.backprop_for_loss would send them by DDP."
+                f"gradients are sent as they are, by one message, without {self._only_ddp_has}. "
+                "The host's torch_utils.backprop_for_loss would send them by DDP."
             )
 
     def _before_step(self, *_: Any) -> None:

@@ -177,9 +177,17 @@ def forget_requeue(resumed: checkpoint.FoundRun) -> None:
     """Main rank: remove the marker of a run that is resumed."""
     try:
         (resumed.directory / run_files.REQUEUE).unlink(missing_ok=True)
-        env.keep_requeue_note("")
     except OSError as error:
         warn(f"the requeue marker could not be removed: {error}")
+    note_requeue("")
+
+
+def note_requeue(text: str) -> None:
+    """Main rank: says to this job's script, if it asks, where the marker is; "" for none."""
+    try:
+        env.keep_requeue_note(text)
+    except OSError as error:
+        warn(f"this job's script does not hear whether the run has stopped: {error}")
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, host_objects, main_rank, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
+from robomimic_ddp.monitoring.records import run_files
 from robomimic_ddp.terminal import print_clean, warn
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state import resume, state_components
@@ -186,6 +187,8 @@ class StateSaver:
             checkpoint.write_requeue(run.output.directory, content)
         except OSError as error:
             warn(f"no requeue marker in {run.output.directory}: {error}")
+        else:
+            resume.note_requeue(str(run.output.directory / run_files.REQUEUE))
         print_clean(resume.with_resume_command(f"stopped {where} ({signal})"))
 
     @host_objects.unchanged()

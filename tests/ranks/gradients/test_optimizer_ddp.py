@@ -17,6 +17,7 @@ from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo
 from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
+from robomimic_ddp.distributed.gradients.gradient_watch import GradientWatch
 from robomimic_ddp.verify import structure
 from tests.ranks.actor_critic import backprop, make_algo, step
 from tests.ranks.pool import RankError
@@ -126,7 +127,7 @@ def test_ddps_options_do_not_reach_what_is_stepped_after_a_plain_backward(ranks)
     names = [name for name, _ in host_algo.named_optimizers(make_algo())]
     for name, note in zip(names, sorted(notes, key=lambda note: names.index(note.split()[2]))):
         assert note.startswith(f"note: optimizer {name} is stepped after a plain backward()")
-        assert "ddp.kwargs.bucket_cap_mb and ddp.comm=fp16 has no effect" in note
+        assert "without ddp.kwargs.bucket_cap_mb and ddp.comm=fp16." in note
     assert len(notes) == len(names) and not of_rank_1 and by_ddp == 0
 
 
@@ -230,6 +231,26 @@ def test_gradients_that_are_clipped_by_hand_are_refused_in_any_step(ranks):
         ranks.run(clip_by_hand_later)
     for word in ("WrapError", "optimizer actor", "they were changed, in this step or the one"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("types", [(torch.float32,), (torch.float16, torch.float32)])
+def test_a_gradient_that_is_changed_beside_others_is_noticed(types):
+    """Norms of a large gradient are beyond fp16."""
+    parameters = [nn.Parameter(torch.full((4,), 1e3, dtype=kind)) for kind in types]
+    watch = GradientWatch(parameters, lambda: None)
+
+    def backward() -> None:
+        sum((p.float() * 1e3).square().sum() for p in parameters[-1:]).backward()
+        for p in parameters[:-1]:
+            p.sum().backward()
+
+    for factor, is_changed in ((1.0, False), (0.5, True), (float("nan"), False)):
+        for p in parameters:
+            p.grad = None
+        backward()
+        parameters[-1].grad.data.mul_(factor)
+        assert watch.are_changed() is is_changed
+    watch.close()
 
 
 def train_with_scaler(world_size: int, unscales: bool, overflows: bool) -> tuple:
@@ -475,17 +496,18 @@ def test_one_message_averages_every_kind_of_pass(ranks, passes):
             assert torch.allclose(value, wanted, rtol=1e-5)
 
 
-def sparse_gradient() -> None:
+def sparse_gradient(through: bool) -> None:
     algo, (weight,) = algo_of([torch.ones(3, 2)])
     with ExitStack() as undo:
         build(algo, undo)
         rows = nn.functional.embedding(torch.tensor([group.rank()]), weight, sparse=True)
-        backprop(algo.optimizers["all"], rows.sum())
+        backprop(algo.optimizers["all"], rows.sum(), through=through)
 
 
-def test_a_sparse_gradient_is_refused(ranks):
+@pytest.mark.parametrize("through", [True, False])
+def test_a_sparse_gradient_is_refused(through, ranks):
     with pytest.raises(RankError) as caught:
-        ranks.run(sparse_gradient)
+        ranks.run(sparse_gradient, through)
     for word in ("WrapError", "optimizer all has a sparse gradient", "sparse=True"):
         assert word in str(caught.value)
 

@@ -72,6 +72,14 @@ def test_features_of_another_package_are_not_imported(features, copy, tmp_path, 
     assert "names the class evil.Text" in error and error.count("\n") == 0
 
 
+def test_record_files_of_another_folder_are_not_read(copy):
+    info = copy / "dataset_info.json"
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+    assert template in info.read_text()
+    info.write_text(info.read_text().replace(template, f"../1.0.0/../{template}"))
+    assert "names record files in other folders" in message(lambda: Source(copy).files)
+
+
 def test_no_thread_reads_on_after_an_error(copy, monkeypatch):
     """Else a job that has failed would end only when its last record was read."""
     path, readers, is_stopping = Source(copy).files[0], [], threading.Event()
