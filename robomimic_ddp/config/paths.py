@@ -37,7 +37,7 @@ def checkpoint(text: Any, shown: str = "") -> Path:
         raise CheckpointError(f"{shown} is a folder: name the file in it, such as {example}.")
     if not file.exists():
         raise CheckpointError(
-            f"{shown}: there is no such file (looked for {file.absolute()}). Correct the path."
+            f"{shown} does not exist (looked for {file.absolute()}). Correct the path."
         )
     return file
 

@@ -190,7 +190,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
         in_a_step = run.plan.samples_per_step
         rest = (samples or 0) - batches * in_a_step
         is_dropped = getattr(loader, "drop_last", False) and 0 < rest < in_a_step
-        without = f", without the {rest} sample(s) that do not fill one" * is_dropped
+        without = f", without the {rest} sample(s) that do not fill one" if is_dropped else ""
         shown.append(f"a pass is {batches} steps{without}")
     if shown:
         yield f"data: {'; '.join(shown)}"

@@ -420,9 +420,9 @@ def test_files_that_cannot_be_read_or_written(write, tmp_path, capsys):
             2,
             "`robomimic-ddp ckpt export`",
         ),
-        (("export", tmp_path / "none.pth", output), 1, "none.pth: there is no such file"),
+        (("export", tmp_path / "none.pth", output), 1, "none.pth does not exist"),
         (("convert", write(ema=False), "--ema", "-o", output), 1, "trained without EMA"),
-        (("show", tmp_path / "none.pth"), 1, "none.pth: there is no such file"),
+        (("show", tmp_path / "none.pth"), 1, "none.pth does not exist"),
         (("show", tmp_path / "pipe.pth"), 1, "pipe.pth is a pipe: a file is needed"),
         (("show", tmp_path), 1, " is a folder: name the file in it, such as"),
     ):

@@ -17,11 +17,11 @@ def require_whole_graphs(gpus, host, config, tmp_path, kind, triton="none", brea
     added = {**gpus, "PRETEND_CUDA_LOG": str(tmp_path / "log"), "CUDA_VISIBLE_DEVICES": "0"}
     words = ("tests.pretend_cuda.compiled", report, kind, triton, config)
     require_clean(python(host, *words, added=added, timeout=800.0))
-    made = json.loads(report.read_text())
-    assert made.pop("kernels") > 50
-    reasons = made.pop("breaks")
+    compiled = json.loads(report.read_text())
+    assert compiled.pop("kernels") > 50
+    reasons = compiled.pop("breaks")
     assert [why for why in reasons if not any(word in why for word in breaks)] == []
-    assert made == {
+    assert compiled == {
         "graphs": 4,  # forward and backward of both
         "on_cpu": [],
         "in_cuda_graphs": 4 if kind == "reduce-overhead" else 0,

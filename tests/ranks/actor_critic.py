@@ -20,7 +20,7 @@ def make_algo(alpha_is_parameter: bool = True) -> SimpleNamespace:
     alpha = nn.Parameter(alpha.detach()) if alpha_is_parameter else alpha
     optimizers = {
         "actor": torch.optim.Adam(nets["actor"].parameters(), 1e-2),
-        "critic": [torch.optim.Adam(one.parameters(), 1e-2) for one in critics],
+        "critic": [torch.optim.Adam(critic.parameters(), 1e-2) for critic in critics],
         "alpha": torch.optim.Adam([alpha], 1e-2),
     }
     return SimpleNamespace(nets=nn.ModuleDict(nets), optimizers=optimizers, alpha=alpha)

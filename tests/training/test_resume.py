@@ -59,14 +59,18 @@ def test_a_killed_launcher_says_how_to_resume(tmp_path, capsys):
     assert not entry_point._last_words
 
 
-def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, capsys):
-    (tmp_path / run_files.REQUEUE).mkdir()
-    with running(tmp_path) as run:
+def stop_after_epoch_3(directory: Path) -> None:
+    with running(directory) as run:
         run.stopper.agreed_at_last = lambda: True
         saver = state_saver.StateSaver(run, make_algo("single"))
         saver.restore()
         with pytest.raises(Stopped):
             saver.epoch_end(3)
+
+
+def test_a_stop_whose_marker_cannot_be_written_says_how_to_resume(tmp_path, capsys):
+    (tmp_path / run_files.REQUEUE).mkdir()
+    stop_after_epoch_3(tmp_path)
     printed = capsys.readouterr()
     assert f"warning: no requeue marker in {tmp_path}: " in printed.err
     assert "stopped after epoch 3 (a signal to another rank). Resume with:" in printed.out
@@ -79,12 +83,7 @@ def test_a_stop_is_noted_for_the_jobs_script_until_the_run_resumes(tmp_path, mon
     note = tmp_path / "note"
     note.touch()
     monkeypatch.setenv(env.REQUEUE_NOTE, str(note))
-    with running(tmp_path) as run:
-        run.stopper.agreed_at_last = lambda: True
-        saver = state_saver.StateSaver(run, make_algo("single"))
-        saver.restore()
-        with pytest.raises(Stopped):
-            saver.epoch_end(3)
+    stop_after_epoch_3(tmp_path)
     assert note.read_text() == str(tmp_path / run_files.REQUEUE)
     resume.forget_requeue(FoundRun(tmp_path, "state"))
     assert note.read_text() == "" and not (tmp_path / run_files.REQUEUE).exists()
@@ -95,12 +94,12 @@ def test_a_note_on_another_nodes_disk_is_refused(tmp_path, monkeypatch, capsys):
     """The job's script made the file, so where it is absent the script would see no other."""
     monkeypatch.setenv(env.REQUEUE_NOTE, str(tmp_path / "note"))
     with pytest.raises(UsageError, match="is not there: the job's script made it"):
-        checks.require_note()
+        checks.require_requeue_note()
     resume.note_requeue("text")
     assert not list(tmp_path.iterdir())
-    assert "this job's script does not hear whether" in capsys.readouterr().err
+    assert "this job's script will not see whether" in capsys.readouterr().err
     (tmp_path / "note").touch()
-    checks.require_note()
+    checks.require_requeue_note()
 
 
 @pytest.fixture

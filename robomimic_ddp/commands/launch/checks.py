@@ -56,7 +56,7 @@ def _fault(family: int, kind: int, place: tuple) -> int | None:
     return None
 
 
-def require_note() -> None:
+def require_requeue_note() -> None:
     """Raises UsageError where a job's script waits for a file that this node does not see."""
     note = env.requeue_note()
     if note is not None and not note.is_file():

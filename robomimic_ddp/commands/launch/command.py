@@ -37,7 +37,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         if settings.rdzv:
             checks.require_rendezvous(settings.rdzv, settings.nodes)
-        checks.require_note()
+        checks.require_requeue_note()
         checks.require_patched(settings.module)
     except RobomimicDDPError as error:
         if not settings.dry_run:

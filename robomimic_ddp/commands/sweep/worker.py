@@ -69,7 +69,7 @@ class Worker:
         self.waits_until = time.monotonic() + _ENDING_SECONDS
         """For interrupted trials whose training has not ended yet."""
         self.signal: str | None = None
-        self.is_stopping = self.has_metric = self.has_said_that_it_waits = False
+        self.is_stopping = self.has_metric = self.has_announced_wait = False
         self.error: Exception | None = None
         """Why no more trials begin: the sweep was edited, or its folder cannot be written."""
 
@@ -145,8 +145,8 @@ class Worker:
         locked = [trial.name for trial in interrupted if trial.is_locked]
         if not locked or time.monotonic() >= self.waits_until:
             return False
-        if not self.has_said_that_it_waits:
-            self.has_said_that_it_waits = True
+        if not self.has_announced_wait:
+            self.has_announced_wait = True
             print_clean(
                 f"waiting, at most {_ENDING_SECONDS:.0f} s, for trainings that may be ending: "
                 f"{listed(locked)}"

@@ -41,8 +41,7 @@ class Embeddings:
             raise DataError(
                 f"the instruction {error.args[0]!r} is not in the dataset's index: the records "
                 "have changed since it was made. Delete the dataset's index from "
-                "train.data_cache_dir: the next run "
-                "makes it again."
+                "train.data_cache_dir: the next run makes it again."
             ) from error
         return rows[torch.from_numpy(index), None].repeat(1, frames, 1)
 

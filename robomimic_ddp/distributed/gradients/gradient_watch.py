@@ -33,7 +33,9 @@ class GradientWatch:
         self._pass = -1
         """torch's number of the backward pass at whose end norms are taken."""
         self._late: tuple[torch.Tensor, Any] | None = None
-        """By how much norms of the step before differ, but for rounding, and when that is known."""
+        """GPU: by how much norms of the step before differ beyond rounding; the event after which
+        that is known.
+        """
         self._hooks = ExitStack()
         for parameter in parameters:
             self._watch(parameter)
@@ -78,38 +80,35 @@ class GradientWatch:
             return True
         was_changed = self._was_changed()
         present = [p for p in self._present() if id(p) in self._norms]
-        if present:
-            self._compare(_norms(present), [self._norms[id(p)] for p in present])
-        return was_changed or self._was_changed(wait=False)
+        return was_changed or (bool(present) and self._differ(present))
 
-    def _compare(self, after: list[torch.Tensor], before: list[torch.Tensor]) -> None:
+    def _differ(self, present: list[torch.Tensor]) -> bool:
+        """Return whether norms have changed since the latest pass; of a GPU, for the next step."""
+        after, before = _norms(present), [self._norms[id(p)] for p in present]
         kinds = {norm.dtype for norm in after}
         rounding = _ROUNDING if kinds <= {torch.float32, torch.float64} else _ROUNDING_OF_16_BITS
         device = after[0].device
         new, old = (
-            torch.stack([n.to(device, torch.float64) for n in of]) for of in (after, before)
+            torch.stack([norm.to(device, torch.float64) for norm in norms])
+            for norms in (after, before)
         )
         excess = ((new - old).abs() - rounding * old).max()  # NaN where a norm is not finite
-        if excess.device.type != "cuda":
-            self._late = excess, None
-            return
+        if device.type != "cuda":
+            return float(excess) > 0
         on_host = torch.empty((), dtype=excess.dtype, pin_memory=True)
         on_host.copy_(excess, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self._late = on_host, event
+        return False
 
-    def _was_changed(self, wait: bool = True) -> bool:
-        """Return what the latest comparison said, once."""
+    def _was_changed(self) -> bool:
+        """Return what the GPU has computed about the step before, once."""
         if self._late is None:
             return False
-        excess, event = self._late
-        if event is not None:
-            if not wait:
-                return False
-            if not event.query():
-                event.synchronize()
-        self._late = None
+        (excess, event), self._late = self._late, None
+        if not event.query():
+            event.synchronize()
         return float(excess) > 0
 
 

@@ -239,8 +239,8 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
                 clip = functools.partial(_clip_mean, averaging, getattr(module, name))
                 undo.enter_context(swapped(module, name, clip))
         scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
-        undo.enter_context(swapped(scaler, "unscale_", _unscaling_mean(scaler.unscale_)))
-        undo.enter_context(swapped(scaler, "step", _stepping_with_mean(scaler.step)))
+        undo.enter_context(swapped(scaler, "unscale_", _on_mean(scaler.unscale_)))
+        undo.enter_context(swapped(scaler, "step", _on_mean(scaler.step, ends_step=True)))
 
 
 def _clip_mean(
@@ -255,37 +255,22 @@ def _clip_mean(
     return clip(clipped, *args, **kwargs)
 
 
-def _unscaling_mean(unscale: Callable) -> Callable:
-    """Return GradScaler's `unscale_`, which is collective: all ranks look for the overflow of the
-    mean, so that all of them leave a step out, or none.
+def _on_mean(method: Callable, ends_step: bool = False) -> Callable:
+    """Return a method of GradScaler, collective: all ranks look for the overflow of the mean,
+    so that all of them leave a step out, or none.
     """
 
-    @functools.wraps(unscale)
-    def unscale_mean(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+    @functools.wraps(method)
+    def on_mean(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         averaging = of(optimizer)
         if averaging is not None:
             averaging.average_before_clipping()
-        unscale(scaler, optimizer)
-
-    return unscale_mean
-
-
-def _stepping_with_mean(step: Callable) -> Callable:
-    """Return GradScaler's `step`, which unscales unless the host has."""
-
-    @functools.wraps(step)
-    def step_with_mean(
-        scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
-    ) -> Any:
-        averaging = of(optimizer)
-        if averaging is None:
-            return step(scaler, optimizer, *args, **kwargs)
-        averaging.average_before_clipping()
-        result = step(scaler, optimizer, *args, **kwargs)
-        averaging.end_step()  # a step that is left out does not
+        result = method(scaler, optimizer, *args, **kwargs)
+        if averaging is not None and ends_step:
+            averaging.end_step()  # as a step that is left out does not
         return result
 
-    return step_with_mean
+    return on_mean
 
 
 def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:

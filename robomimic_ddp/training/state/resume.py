@@ -187,7 +187,7 @@ def note_requeue(text: str) -> None:
     try:
         env.keep_requeue_note(text)
     except OSError as error:
-        warn(f"this job's script does not hear whether the run has stopped: {error}")
+        warn(f"this job's script will not see whether the run has stopped: {error}")
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:

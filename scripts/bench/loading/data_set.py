@@ -93,12 +93,12 @@ def _prepare(job: DataJob) -> None:
 
     source = Source(replace(job, prepared=False).path)
     cameras = tuple(f"observation/{name}" for name in STORED_CAMERAS)
-    made = prepare_data.Job(source, job.root, job.target, QUALITY, cameras, (), False, job.threads)
-    if not made.is_complete():
-        made.begin()
-        left = [file for file in made.files if made.note_of(file) is None]
-        writing.write_all(made, left, lambda count: None)
-        made.complete()
+    task = prepare_data.Job(source, job.root, job.target, QUALITY, cameras, (), False, job.threads)
+    if not task.is_complete():
+        task.begin()
+        left = [file for file in task.files if task.note_of(file) is None]
+        writing.write_all(task, left, lambda count: None)
+        task.complete()
 
 
 def open_dataset(job: DataJob) -> Any:

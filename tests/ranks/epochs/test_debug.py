@@ -25,21 +25,21 @@ def printed_lines(options):
 
 def test_every_rank_prints_its_parameters_its_data_and_its_first_step(ranks):
     assert ranks.run(printed_lines, {}) == [[], []]
-    own = []
+    of_ranks = []
     for rank, lines in enumerate(ranks.run(printed_lines, {"debug": True})):
         assert all(line.startswith(f"[rank {rank}/2] ") for line in lines)
         text = "\n".join(lines)
         assert "trainable parameters: policy.obs_encoder 30, policy.noise_pred_net" in text
         assert f"first batch: obs float32 [{BATCH}, 4], actions float32 [{BATCH}, 4]" in text
         assert re.search(r"data: \d+ batches a pass of \d+ samples over all ranks", text)
-        own.append(
+        of_ranks.append(
             (
                 *re.findall(rf"step 0, batch {BATCH}, loss ([\d.e+-]+), device cpu", text),
                 *re.findall(r"this rank's order: (\w+)", text),
             )
         )
-    assert [len(found) for found in own] == [2, 2]
-    assert all(zero != one for zero, one in zip(*own))
+    assert [len(numbers) for numbers in of_ranks] == [2, 2]
+    assert all(zero != one for zero, one in zip(*of_ranks))
 
 
 def empty_on_one_rank():

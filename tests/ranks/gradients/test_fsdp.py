@@ -56,17 +56,19 @@ def outputs(nets: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return nets["policy"]["noise_pred_net"](nets["policy"]["obs_encoder"](x))
 
 
-def with_a_parameter_outside() -> None:
-    algo = make_algo("fsdp")
-    algo.nets["extra"] = nn.Linear(2, 2)
-    algo.optimizers["policy"].add_param_group({"params": [algo.nets["extra"].weight]})
+def with_a_parameter_outside(is_in_a_net: bool) -> None:
+    algo, extra = make_algo("fsdp"), nn.Linear(2, 2)
+    if is_in_a_net:
+        algo.nets["extra"] = extra
+    algo.optimizers["policy"].add_param_group({"params": [extra.weight]})
     fsdp.shard(algo, SHARDED, "cpu")
 
 
 @pytest.mark.bad_input
-def test_a_parameter_that_would_not_be_averaged_is_named(ranks):
-    with pytest.raises(RankError, match=r"policy updates nets.extra.weight \[2, 2\], which is out"):
-        ranks.run(with_a_parameter_outside)
+@pytest.mark.parametrize("is_in_a_net, name", [(True, "nets.extra.weight"), (False, "a parameter")])
+def test_a_parameter_that_would_not_be_averaged_is_named(is_in_a_net, name, ranks):
+    with pytest.raises(RankError, match=rf"policy updates {name} \[2, 2\], which is out"):
+        ranks.run(with_a_parameter_outside, is_in_a_net)
 
 
 def at_its_own_pace() -> tuple:

@@ -13,7 +13,6 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.gradients import fsdp, parallel
 from robomimic_ddp.errors import WrapError
-from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_FSDP
 
@@ -189,18 +188,6 @@ def whole_and_back() -> tuple[bool, bool]:
 
 def test_weights_are_whole_for_validation_alone(ranks):
     assert ranks.run(whole_and_back) == [(True, True)] * 2
-
-
-def trained_outside() -> None:
-    algo = make_algo("fsdp")
-    algo.optimizers["policy"].add_param_group({"params": [nn.Parameter(torch.ones(3))]})
-    fsdp.shard(algo, SHARDED, "cpu")
-
-
-@pytest.mark.bad_input
-def test_a_tensor_without_a_name_that_would_not_be_averaged_is_refused(ranks):
-    with pytest.raises(RankError, match=r"policy updates a parameter \[3\], which is out"):
-        ranks.run(trained_outside)
 
 
 def reducers_parameters() -> bool:

@@ -179,8 +179,8 @@ def train_with_clipping(world_size: int, clip) -> torch.Tensor:
         if world_size:
             optimizer_ddp.build(algo, Options(), undo)
         for x in batches(all_ranks):
-            own = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
-            step_with_clipping(algo, own, clip)
+            samples = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
+            step_with_clipping(algo, samples, clip)
     assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_) == functions
     return moved(algo)
 
@@ -265,9 +265,9 @@ def train_with_scaler(world_size: int, unscales: bool, overflows: bool) -> tuple
         for number, x in enumerate(batches(2)):
             if overflows and number == 1:
                 x[0] = 1e200
-            own = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
+            samples = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
             algo.optimizers["actor"].zero_grad()
-            scaler.scale(algo.nets["actor"](own).square().mean()).backward()
+            scaler.scale(algo.nets["actor"](samples).square().mean()).backward()
             if unscales:
                 scaler.unscale_(algo.optimizers["actor"])
                 nn.utils.clip_grad_norm_(parameters, 0.1)

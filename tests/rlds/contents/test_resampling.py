@@ -43,9 +43,9 @@ def test_pixels_are_tensorflows():
         frames = pictures(*stored)
         exact = resize(frames, target, "lanczos3", antialias=True)
         wanted = np.clip(np.round(exact.numpy()), 0, 255).astype(np.uint8)
-        found = resize_frames(frames, target)
-        assert found.dtype == np.uint8 and found.shape == (3, *target, 3)
-        assert np.array_equal(found, wanted), (stored, target)
+        resized = resize_frames(frames, target)
+        assert resized.dtype == np.uint8 and resized.shape == (3, *target, 3)
+        assert np.array_equal(resized, wanted), (stored, target)
 
 
 def test_without_numba_the_numbers_are_the_same(monkeypatch):
