@@ -100,7 +100,7 @@ def checkpoint(write: Callable[[Path], Any]):
 
 
 CASES = (
-    Case("checkpoint: no such file", checkpoint(lambda path: None), ("model.pth", "does not exist")),
+    Case("checkpoint: absent", checkpoint(lambda path: None), ("model.pth", "does not exist")),
     Case("checkpoint: cut off", checkpoint(cut_off), ("model.pth", "damaged", "last_bak.pth")),
     Case(
         "checkpoint: times",
