@@ -93,7 +93,7 @@ def test_an_episode_is_filmed_and_the_environment_used_again(
     assert reply(player, {**task_of(path), "offscreen": True}, 600.0) == first
     assert player.envs == made and len(made) == 1
     failed = reply(player, {**task_of(path), "dataset": 0, "checkpoint": "none.pth"}, 600.0)
-    assert failed["failed"] == "policy" and "no such file" in failed["text"]
+    assert failed["failed"] == "policy" and "does not exist" in failed["text"]
 
 
 def test_an_environment_with_a_horizon_of_its_entry_ends_there(
