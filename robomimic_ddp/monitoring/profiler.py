@@ -58,8 +58,9 @@ class Profile:
             remedy = "ddp.precision=bf16, ddp.compile=true" if self.on_gpu else "more cores"
             return f"{device} limits the step: {remedy}"
         if self.data >= _MUCH:
-            of_hdf5 = "ddp.workers=auto, smaller images"
-            remedy = "`robomimic-ddp prepare-data`" if self.is_rlds else of_hdf5
+            remedy = "ddp.workers=auto, smaller images"
+            if self.is_rlds:
+                remedy = "more cores, `robomimic-ddp prepare-data` if images are larger than needed"
             return f"data is late: {remedy}, a local disk"
         if self.gradients >= _MUCH:
             return "gradients are late: ddp.comm=bf16, ddp.accumulate, a larger batch"

@@ -67,7 +67,10 @@ def waiting_note(log: Mapping[str, float], steps: int, is_rlds: bool = False) ->
         return ""
     remedy = "ddp.workers=auto or smaller images"
     if is_rlds:  # read without workers
-        remedy = "images stored at observation.image_dim (`robomimic-ddp prepare-data`)"
+        remedy = (
+            "more CPU cores, or images stored at observation.image_dim (`robomimic-ddp "
+            "prepare-data`)"
+        )
     return (
         f"note: ranks waited for data {share:.0%} of the epoch's time; to train faster: data on a "
         f"local disk, {remedy} (docs/troubleshooting.md)"

@@ -124,15 +124,19 @@ def _averages(run: Any) -> int:
 
 
 def _rollouts(run: Any) -> Iterator[str]:
+    enabled = tree.at(run.config, "experiment.rollout.enabled")
     if run.options.rollouts != "evaluate":
         why = rollouts.why_on_main(run.config)
-        if why and tree.at(run.config, "experiment.rollout.enabled") and run.plan.world_size > 1:
+        if why and enabled and run.plan.world_size > 1:
             yield f"rollouts: rank 0 plays all episodes ({why})"
         return
+    kept = "a checkpoint is kept of each epoch with rollouts"
+    if not enabled:
+        kept = "no checkpoints are kept, since experiment.rollout.enabled is false"
     yield (
-        f"rollouts: run by `robomimic-ddp evaluate {run.output.directory} --follow`, for which a "
-        "checkpoint is kept of each epoch with rollouts; it writes best_success.pth in place of "
-        "the host's best checkpoints by success and return"
+        f"rollouts: run by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
+        f"{kept}; it writes best_success.pth in place of the host's best checkpoints by success "
+        "and return"
     )
 
 

@@ -247,3 +247,13 @@ def test_a_plan_says_who_plays_what_is_not_split(tmp_path):
         present = run_of({"experiment": {"rollout": {**rollout, **changes}}}, ranks, min(ranks, 4))
         present.output.record = RunRecord(tmp_path, {})
         assert described(present).count(line) == times, (ranks, changes)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "text"),
+    [(True, "a checkpoint is kept of each epoch"), (False, "no checkpoints are kept, since")],
+)
+def test_a_plan_says_what_evaluate_gets(tmp_path, enabled, text):
+    present = run_of({"experiment": {"rollout": {"enabled": enabled}}}, rollouts="evaluate")
+    present.output.record = RunRecord(tmp_path, {})
+    assert f"evaluate {tmp_path} --follow`, for which {text}" in described(present)

@@ -26,7 +26,7 @@ LIMITS = {
     "data is late: ddp.workers=auto, smaller": Profile(
         5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4
     ),
-    "data is late: `robomimic-ddp prepare-data`, a local": Profile(
+    "data is late: more cores, `robomimic-ddp prepare-data` if": Profile(
         5, 1.0, busy=0.5, data=0.4, gradients=0.3, on_gpu=True, cores=4, is_rlds=True
     ),
     "more cores": Profile(5, 1.0, busy=0.83, data=0.1, gradients=0.12, on_gpu=False, cores=1),
