@@ -20,10 +20,6 @@ NEEDS_CALL_PLACE = pytest.mark.skipif(
     not module_call.can_be_replaced(),
     reason="this torch has no Module.compile, so the option is not offered",
 )
-NEEDS_NODES_THAT_LEAVE = pytest.mark.skipif(
-    torch.__version__ < (2, 1),
-    reason="this torchrun keeps a node that has ended among those that it counts",
-)
 NEEDS_COMPILER = pytest.mark.skipif(
     torch.__version__ < compile.OLDEST,
     reason="this torch's compiler fails on image encoders, so the option is not offered",

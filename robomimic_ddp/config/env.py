@@ -243,22 +243,6 @@ def keep_requeue_note(text: str) -> None:
             note.write(text)
 
 
-LEFT_NOTE = "left"
-"""The name of a file there, which exists while the ranks of this node need no other node."""
-
-
-def keep_left_note(left: bool) -> None:
-    """Says to our launcher, if it has started this process, whether its ranks have left the others:
-    ranks that are started again, or train again, need them again.
-    """
-    file = os.environ.get(RESUME_NOTE)
-    with suppress(OSError):
-        if file and left:
-            Path(file).with_name(LEFT_NOTE).touch()
-        elif file:
-            Path(file).with_name(LEFT_NOTE).unlink(missing_ok=True)
-
-
 EVALUATE = "ROBOMIMIC_EVALUATE"
 """The arguments of `evaluate` with which our launcher follows the run, in words of a shell."""
 

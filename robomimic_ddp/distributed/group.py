@@ -122,7 +122,6 @@ def process_group(
         ) from error
     store = dist.distributed_c10d._get_default_store()
     watchdog.begin(store, own_rank, ranks, timeout_seconds, ends_unheard="nccl" in backend)
-    env.keep_left_note(False)
     barrier()
     if bound.type == "cuda" and "nccl" in backend:
         _send_a_first_number(bound, backend)
@@ -209,7 +208,6 @@ def leave() -> None:
         watchdog.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
-        env.keep_left_note(True)
 
 
 def sends_over_gloo(device: torch.device) -> bool:

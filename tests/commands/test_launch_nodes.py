@@ -16,7 +16,6 @@ from robomimic_ddp.commands.launch import checks
 from robomimic_ddp.errors import UsageError
 from tests.hosts import environment
 from tests.processes import wait_for
-from tests.versions import NEEDS_NODES_THAT_LEAVE
 
 LAUNCHER = """
 import sys
@@ -115,41 +114,6 @@ def test_a_launcher_that_cannot_reach_the_first_node_ends_on_a_signal(nodes, num
     text = output.read_text()
     assert text.count(f"launch: no ranks were started after {number.name}\n") == 1, text
     assert "Traceback" not in text, text
-
-
-HANGS = """
-import sys, time
-from robomimic_ddp.config import env
-if "leaves" in sys.argv:
-    env.keep_left_note(True)
-    time.sleep(6)
-    sys.exit("ends by itself")
-time.sleep(300)
-"""
-IMPATIENT = (
-    "from robomimic_ddp.commands.launch import other_nodes; other_nodes._PATIENCE_SECONDS = 1.0\n"
-)
-
-
-@pytest.mark.parametrize(
-    "does",
-    [
-        pytest.param("hangs", marks=NEEDS_NODES_THAT_LEAVE),
-        pytest.param("leaves", marks=pytest.mark.slow),
-    ],
-)
-def test_a_rank_that_hangs_is_ended_after_another_node(does, nodes, tmp_path):
-    """In no collective, so that it cannot notice; but not once the ranks have left each other."""
-    (tmp_path / "first.py").write_text(HANGS)
-    (tmp_path / "second.py").write_text("import sys; sys.exit(1)")
-    often = "--rdzv_conf=keep_alive_interval=1"
-    output = nodes.start("first", often, "first.py", does, first=IMPATIENT)
-    wait_for_word("has been waiting at", output)  # so that the store is in its launcher
-    nodes.start("second", often, "second.py", does, first=IMPATIENT)
-    assert nodes.wait() == [1, 1]
-    first = output.read_text()
-    assert ("the launcher of another node has ended, see its" in first) == (does == "hangs"), first
-    assert ("ends by itself" in first) == (does == "leaves") and "Traceback" not in first
 
 
 def test_a_second_job_at_the_address_of_a_first_is_refused():

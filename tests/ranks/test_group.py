@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import socket
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -70,22 +69,6 @@ def test_a_process_may_form_a_second_group_in_the_launchers_store():
         "the first group has two ranks",
         "the second group has two ranks",
     ]
-
-
-def left_notes(folder):
-    """Whether the launcher reads that the ranks have left: inside a process group, after it."""
-    place = {"init_method": f"file://{folder}/meeting", "rank": 0, "world_size": 1}
-    note = Path(folder, env.LEFT_NOTE)
-    with mock.patch.dict(os.environ, {env.RESUME_NOTE: f"{folder}/resume"}):
-        env.keep_left_note(True)  # by an earlier training, or before torchrun's restart
-        with group.process_group("gloo", 20.0, **place):
-            inside = note.exists()
-        return inside, note.exists()
-
-
-def test_the_launcher_knows_whether_ranks_need_each_other(ranks, tmp_path):
-    given = {"world_size": 1, "process_group": False}
-    assert ranks.run(left_notes, str(tmp_path), **given) == [(False, True)]
 
 
 def join_a_deaf_port():

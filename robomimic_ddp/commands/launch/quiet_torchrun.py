@@ -28,7 +28,6 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.run import main as torchrun
 
 from robomimic_ddp.commands import training_process
-from robomimic_ddp.commands.launch import other_nodes
 from robomimic_ddp.commands.launch.evaluation import Evaluation
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
@@ -68,8 +67,7 @@ def main() -> int:
         waiting = (threading.get_ident(), ended)
         threading.Thread(target=_say_that_nodes_are_missing, args=waiting, daemon=True).start()
         try:
-            with other_nodes.ending_hung_ranks(note.with_name(env.LEFT_NOTE)):
-                torchrun()
+            torchrun()
             evaluation.end(is_complete=True)
         except SignalException as interrupt:
             outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
@@ -136,11 +134,6 @@ def _not_met(error: Exception) -> str:
     what, here = cause[0].rstrip("."), env.host_name()
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "num_nodes_waiting" in frames:  # asked while ranks run
-        if isinstance(error, RendezvousClosedError):
-            return (
-                "the launcher of another node has ended, see its error there; a rank of this node "
-                f"({here}) hung, and was ended later"
-            )
         return (
             f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
             f"of this node ({here}) have ended too"
