@@ -114,21 +114,6 @@ def test_names_that_are_not_utf8_are_written_out(data):
 
 
 @pytest.mark.bad_input
-@pytest.mark.timeout(20)
-def test_links_that_make_millions_of_groups_are_one_error(data):
-    with h5py.File(data, "r+") as file:
-        inner = file.create_group("inner")
-        for _ in range(6):
-            outer = file.create_group(None)
-            for number in range(10):
-                outer[str(number)] = inner
-            inner = outer
-        file[f"{DEMO}/more"] = inner
-    with pytest.raises(DataError, match="links make many of a few"):
-        hdf5.report_of(data)
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [

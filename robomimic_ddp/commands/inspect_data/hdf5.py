@@ -10,8 +10,6 @@ from typing import Any
 from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import DataError
 
-_MOST_LEVELS, _MOST_GROUPS = 10, 1000
-
 
 def report_of(path: Path) -> dict[str, Any]:
     """Return the episodes, lengths and keys of the file. Raises DataError for other files."""
@@ -24,7 +22,7 @@ def report_of(path: Path) -> dict[str, Any]:
                 "path": str(path),
                 "episodes": len(episodes),
                 "length": length_summary(lengths),
-                "features": dict(_features(file, f"data/{episodes[0]}", [])),
+                "features": dict(_features(file, f"data/{episodes[0]}")),
                 "filter_keys": sorted(file.names("mask")),
             }
     except OSError as error:
@@ -49,23 +47,12 @@ def _length(file: Structure, episode: str) -> int:
     return steps
 
 
-def _features(
-    file: Structure, group: str, visited: list[str], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Yield the names and descriptions of an episode's datasets, without `next_obs`. visited: the
-    groups so far.
-    """
-    visited.append(group)
-    if group.count("/") > _MOST_LEVELS or len(visited) > _MOST_GROUPS:
-        raise DataError(
-            f"{file.path}: {group} is more than {_MOST_LEVELS} groups deep, or after "
-            f"{_MOST_GROUPS} others: a link makes a group contain itself, or links make many of a "
-            "few. Expected data/demo_N/obs/KEY. Write the episode again."
-        )
+def _features(file: Structure, group: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names and descriptions of an episode's datasets, without `next_obs`."""
     for name in file.names(group):
         entry = file.find(f"{group}/{name}")
         if hasattr(entry, "items"):
-            yield from _features(file, f"{group}/{name}", visited, f"{prefix}{name}/")
+            yield from _features(file, f"{group}/{name}", f"{prefix}{name}/")
         elif getattr(entry, "shape", None) and not prefix.startswith("next_obs"):
             yield prefix + name, {"shape": list(entry.shape[1:]), "dtype": str(entry.dtype)}
 
