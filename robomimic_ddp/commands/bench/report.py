@@ -10,8 +10,6 @@ from robomimic_ddp.terminal import table, width
 
 Epochs = dict[int, list[list[Mapping[str, float]]]]
 """Ranks -> for each round the logs of its measured epochs."""
-_MOST_EFFICIENT = 1.2
-"""Ranks have more cache together, so they can be a little faster than one alone."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,6 @@ def lines(speeds: Sequence[Speed]) -> Iterator[str]:
         for speed in speeds
     ]
     yield from table([(*titles, "waits for data", "for gradients"), *rows], width())
-    if max(speed.efficiency for speed in speeds) > _MOST_EFFICIENT:
-        yield (
-            f"note: an efficiency above {_MOST_EFFICIENT:.0%} means that other programs slowed "
-            "some measurements. Measure again when the machine is idle, or with more --rounds."
-        )
 
 
 def ranks_text(ranks: int) -> str:
