@@ -23,7 +23,6 @@ from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_REFUSED,
     CheckpointError,
-    DataError,
     UsageError,
 )
 from robomimic_ddp.monitoring.records import evaluation, run_summary
@@ -152,13 +151,6 @@ def _gpus(text: str | None) -> list[str]:
     return gpus
 
 
-def _opened(path: Path) -> Any:
-    try:
-        return files.opened_to_write(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}.") from error
-
-
 @contextmanager
 def _evaluator(directory: Path, args: argparse.Namespace) -> Iterator[Any]:
     """For the block, an Evaluator with its processes and a folder for copies of checkpoints."""
@@ -175,7 +167,7 @@ def _evaluator(directory: Path, args: argparse.Namespace) -> Iterator[Any]:
     for left in directory.glob(".evaluation-*"):
         shutil.rmtree(left, ignore_errors=True)
     with ExitStack() as stack:
-        log = stack.enter_context(_opened(directory / LOG))
+        log = stack.enter_context(files.opened_to_write(directory / LOG))
         folder = tempfile.mkdtemp(prefix=".evaluation-", dir=directory)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         pool = workers.Pool(count, gpus, log, args.episode_seconds)

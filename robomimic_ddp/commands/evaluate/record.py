@@ -24,18 +24,10 @@ _Z = 1.959964
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """For the block, nobody else evaluates `run`. Raises DataError where somebody does, or where
-    nothing can be written.
+    """For the block, nobody else evaluates `run`. Raises DataError where somebody does, and OSError
+    where nothing can be written.
     """
-    path = run / evaluation.FILE_NAME
-    try:
-        file = files.opened_to_write(path)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error}. The results are kept there: correct the "
-            "permissions of the run's folder, or free disk space."
-        ) from error
-    with file:
+    with files.opened_to_write(run / evaluation.FILE_NAME) as file:
         try:
             is_ours = files.try_lock(file)
         except OSError as error:  # a file system without locks
