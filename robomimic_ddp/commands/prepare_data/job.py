@@ -21,7 +21,7 @@ from robomimic_ddp.commands.prepare_data import metadata
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.source import Source, is_rlds_folder
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
-from robomimic_ddp.errors import DataError, WriteError
+from robomimic_ddp.errors import DataError
 
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
@@ -190,12 +190,9 @@ class Job:
             try:
                 self._write_metadata(done)
                 self.work.rename(self.target)
-            except OSError as error:
+            except OSError:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
-                    file = Path(getattr(error, "filename", None) or "")
-                    if file.parent == self.source.folder or isinstance(error, WriteError):
-                        raise
-                    raise OSError(*error.args[:2]) from error  # the set, not a file in it
+                    raise
         self.tidy()
         return True
 
