@@ -1,7 +1,7 @@
 """Reads files that others have written: regular files only, with limits.
 
-A pipe may never end. A few lines of YAML with aliases, or brackets 100,000 deep, take all memory or
-all of the stack of whatever walks the result.
+A pipe may never end, and a few lines of YAML with aliases take all memory of whatever walks the
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import IO, Any
 MOST_BYTES = 16 * 2**20
 _MOST_YAML_BYTES = 2**16
 """PyYAML takes seconds for as much."""
-MOST_DEPTH = 100
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -122,14 +121,12 @@ def read_json(path: Any) -> Any:
 
 def parse_json(text: str) -> Any:
     """Return the value of JSON text. Raises ValueError if it is none, has a key twice in an object,
-    or is more than 100 levels deep.
+    or is too deep for Python.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates)
-    except RecursionError:
-        raise too_deep() from None
-    _require_flat(value)
-    return value
+        return json.loads(text, object_pairs_hook=_without_duplicates)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def read_yaml(path: Any) -> Any:
@@ -139,23 +136,18 @@ def read_yaml(path: Any) -> Any:
 
 def parse_yaml(text: str) -> Any:
     """Return the plain value of YAML text. Raises ValueError if it is none, has an alias or a
-    tag, a key twice or one that is not text, or is more than 100 levels deep.
+    tag, a key twice or one that is not text, or is too deep for Python.
     """
     import yaml  # here, so that the launcher can name a Python that lacks it
 
     try:
-        levels = 0
         for event in yaml.parse(text, yaml.SafeLoader):  # nothing is composed yet
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"it has the alias *{event.anchor}: write the value out")
             if getattr(event, "tag", None) is not None:
                 raise ValueError(f"it has the tag {event.tag}, which is not read here")
-            levels += isinstance(event, yaml.CollectionStartEvent)
-            levels -= isinstance(event, yaml.CollectionEndEvent)
-            if levels > MOST_DEPTH:
-                raise too_deep()
         return yaml.load(text, _loader())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
@@ -195,21 +187,3 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
             raise ValueError(f"it has the key {key!r} twice, and one would be lost")
         mapping[key] = value
     return mapping
-
-
-def _require_flat(value: Any) -> None:
-    level = [value]
-    for _ in range(MOST_DEPTH):
-        level = [
-            part
-            for nest in level
-            if isinstance(nest, (dict, list))
-            for part in (nest.values() if isinstance(nest, dict) else nest)
-        ]
-        if not level:
-            return
-    raise too_deep()
-
-
-def too_deep() -> ValueError:
-    return ValueError(f"it is more than {MOST_DEPTH} levels deep")
