@@ -27,7 +27,7 @@ from typing import Any
 
 from robomimic_ddp.config import machine
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.terminal import table, width
+from robomimic_ddp.terminal import table, whole_number, width
 from scripts.bench import turns
 from scripts.bench.loading.data_set import (
     DEFAULT_FOLDER,
@@ -252,7 +252,7 @@ def size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a table for each size, and return the exit code."""
     parser = turns.parser(__doc__.partition("\n\n")[0], ROUNDS, QUICK_ROUNDS)
-    add, count = parser.add_argument, turns.at_least(1)
+    add, count = parser.add_argument, whole_number(1)
     add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
     what = f"stored:delivered height and width; default {' '.join(SIZES)}"
     add("--sizes", nargs="+", type=size, metavar="HxW:HxW", help=what)

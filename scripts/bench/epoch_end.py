@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.distributed import rendezvous
+from robomimic_ddp.terminal import whole_number
 from scripts.bench import turns
 from tests.configs import make_config, write_config
 from tests.datasets import make_hdf5
@@ -159,9 +160,9 @@ def main() -> int:
     """Print the table."""
     parser = turns.parser(__doc__.partition("\n")[0], rounds=2, quick_rounds=1)
     parser.add_argument(
-        "--epochs", type=turns.at_least(2), help="default 6, with --quick 3: two pauses"
+        "--epochs", type=whole_number(2), help="default 6, with --quick 3: two pauses"
     )
-    parser.add_argument("--steps", type=turns.at_least(1), default=5, help="of an epoch: 5")
+    parser.add_argument("--steps", type=whole_number(1), default=5, help="of an epoch: 5")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """What a step of a small net costs beside its arithmetic: BC with two layers of 64 units.
 
-    python -m scripts.bench.small_step [--quick] [--batch 16] [--rounds 20] [--profile FILE]
+    python -m scripts.bench.small_step [--quick] [--batch 16] [--rounds 20]
 
 Each variant trains in separate processes, one for each rank: the unedited host's own script, ours,
 and a loop around DDP that is written by hand. A step is everything from one `train_on_batch` to the
@@ -10,7 +10,6 @@ takes some hundred steps, while the others wait.
 
 from __future__ import annotations
 
-import cProfile
 import json
 import os
 import statistics
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.terminal import whole_number
 from scripts.bench import turns
 from scripts.bench.ranks import Ranks
 from tests.configs import make_config, write_config
@@ -49,11 +49,10 @@ _EPISODES = 40
 class Turns:
     """In a worker: takes steps when asked to, and answers with the seconds of one."""
 
-    def __init__(self, profile: str | None) -> None:
+    def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w")  # the host replaces sys.stdout
         self._left = self._count = 0
         self._begin = time.perf_counter(), time.process_time()
-        self._profile = None if profile is None else (cProfile.Profile(), profile)
 
     def construct(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the host's model, whose steps wait for their turn."""
@@ -73,18 +72,12 @@ class Turns:
             self._answer()
             line = sys.__stdin__.readline()
             if not line:
-                if self._profile is not None:
-                    self._profile[0].dump_stats(self._profile[1])
                 os._exit(0)  # inside a step: nothing is saved
             self._left = self._count = int(line)
             self._begin = time.perf_counter(), time.process_time()
-            if self._profile is not None:
-                self._profile[0].enable()
         self._left -= 1
 
     def _answer(self) -> None:
-        if self._profile is not None:
-            self._profile[0].disable()
         times = zip((time.perf_counter(), time.process_time()), self._begin)
         answer = [(now - begin) / max(1, self._count) for now, begin in times]
         self._answers.write(f"\nbench {json.dumps(answer)}\n")  # the host draws a bar
@@ -97,7 +90,7 @@ def work(job: dict[str, Any]) -> None:
 
     from tests.e2e.entries.host_entry import train
 
-    clock = Turns(job["profile"])
+    clock = Turns()
     if job["kind"] == BY_HAND:
         train_by_hand(job["config"], clock, **{job["option"]: True} if job["option"] else {})
     else:
@@ -167,8 +160,6 @@ class Team:
             added = {"ROBOMIMIC_DDP_PRESET": option} if kind == OURS else {}
             if count > 1:
                 added |= {"OMP_NUM_THREADS": "1", **self._ranks.launcher_variables(rank)}
-            is_profiled = bench.profile and rank == 0
-            job["profile"] = f"{bench.profile}.{name.replace(', ', '-')}" if is_profiled else None
             variables = {**environment(bench.hosts[kind == OURS]), "USE_TF": "0", **added}
             self._ranks.start([__spec__.name, "--work", json.dumps(job)], variables)
 
@@ -187,8 +178,8 @@ class Team:
 class Bench:
     """Hosts, data and config in `folder`."""
 
-    def __init__(self, folder: Path, batch: int, profile: str | None) -> None:
-        self.folder, self.profile = folder, profile
+    def __init__(self, folder: Path, batch: int) -> None:
+        self.folder = folder
         self.hosts = [copy_host(folder / "plain"), apply(copy_host(folder / "edited"))]
         self.data = make_hdf5(folder / "data.hdf5", lengths=[50] * _EPISODES)
         self.changes = {
@@ -249,13 +240,11 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = turns.parser(__doc__.partition("\n")[0], rounds=20, quick_rounds=5)
-    parser.add_argument("--batch", type=turns.at_least(1), default=16, help="of a rank; default 16")
+    parser.add_argument("--batch", type=whole_number(1), default=16, help="of a rank; default 16")
     parser.add_argument("--only", action="append", choices=VARIANTS, help="of the variants")
-    what = "write Python profiles of the main ranks to FILE.<variant>; times are then too long"
-    parser.add_argument("--profile", metavar="FILE", help=what)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), args.batch, args.profile)
+        bench = Bench(Path(folder), args.batch)
         rounds = args.rounds or (5 if args.quick else 20)
         steps = QUICK_STEPS if args.quick else STEPS
         names = args.only or list(VARIANTS)

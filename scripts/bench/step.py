@@ -23,7 +23,7 @@ from typing import Any
 
 from robomimic_ddp.config import env, options
 from robomimic_ddp.errors import ConfigError, OptionError
-from robomimic_ddp.terminal import table, width
+from robomimic_ddp.terminal import table, whole_number, width
 from scripts.bench import turns
 from scripts.bench.ranks import Ranks
 
@@ -223,7 +223,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def channels(text: str) -> tuple[int, ...]:
     """Read --down-dims."""
-    return tuple(map(turns.at_least(1), text.split(",")))
+    return tuple(map(whole_number(1), text.split(",")))
 
 
 def our_options(text: str) -> dict[str, str]:
@@ -240,7 +240,7 @@ def our_options(text: str) -> dict[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a table for each number of cameras, and return the exit code."""
     parser = turns.parser(__doc__.partition("\n")[0], ROUNDS, QUICK_ROUNDS)
-    add, count = parser.add_argument, turns.at_least(1)
+    add, count = parser.add_argument, whole_number(1)
     add("--batch", type=count, default=16, help="samples of a rank in a step; default 16")
     add("--threads", type=count, default=1, help="of each process; default 1")
     add("--ranks", type=count, default=1, help="ours on N ranks next to DDP written by hand")
@@ -248,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = "ours with these options, too; may be given several times"
     add("--option", action="append", type=our_options, default=[], metavar="A=B,C=D", help=what)
     what = "pictures in an observation; default 0, on a GPU 0 and 2"
-    add("--cameras", type=turns.at_least(0), help=what)
+    add("--cameras", type=whole_number(0), help=what)
     what = "channels of the net; default the host's"
     add("--down-dims", type=channels, default=(), metavar="N,N", help=what)
     args = parser.parse_args(argv)

@@ -31,7 +31,7 @@ import torch
 from robomimic_ddp import cli
 from robomimic_ddp.errors import EXIT_DONE
 from robomimic_ddp.monitoring.records import evaluation, history
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import say, whole_number
 from scripts.arguments import CHECKOUT, CONFIGS
 from scripts.bench import turns
 from scripts.demo.demonstrations import count_written
@@ -193,13 +193,13 @@ def _spread(values: list[float], digits: int = 0) -> str:
 def main() -> int:
     """Print the table."""
     parser = turns.parser(__doc__.partition("\n")[0], rounds=3, quick_rounds=1)
-    add, whole = parser.add_argument, turns.at_least(1)
+    add, whole = parser.add_argument, whole_number(1)
     add("--root", type=Path, default=Path("runs/time_to_quality"), help="where all of it goes")
     add("--task", choices=("demo", "lift"), default="demo")
-    add("--epochs", type=turns.at_least(EVERY), default=40, help="of each training: 40")
+    add("--epochs", type=whole_number(EVERY), default=40, help="of each training: 40")
     add("--steps", type=whole, default=100, help="of an epoch on one rank: 100")
     add("--episodes", type=whole, default=50, help="of each checkpoint: 50")
-    add("--demonstrations", type=turns.at_least(2), default=300, help="default 300")
+    add("--demonstrations", type=whole_number(2), default=300, help="default 300")
     add("--target", type=float, default=0.9, help="share that succeeds: 0.9")
     options = parser.parse_args()
     if options.quick:

@@ -15,7 +15,7 @@ from typing import Any
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, RobomimicDDPError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import say, whole_number
 
 _RESAMPLES = 2000
 Table = tuple[list[dict[str, Any]], Iterable[str]]
@@ -52,17 +52,6 @@ def shown(interval: dict[str, float]) -> str:
     return f"{interval['median']:.3g} ({interval['low']:.3g} to {interval['high']:.3g})"
 
 
-def at_least(lowest: int) -> Callable[[str], int]:
-    """Return the type of an argument that is a whole number of at least `lowest`."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(f"{text}: expected a whole number from {lowest}")
-        return int(text)
-
-    return number
-
-
 def _writable(text: str) -> Path:
     reason = paths.why_not_writable(paths.expanded(text).parent)
     if reason is not None:
@@ -75,7 +64,7 @@ def parser(description: str, rounds: int, quick_rounds: int) -> argparse.Argumen
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--quick", action="store_true", help="a first look: fewer and shorter rounds")
-    add("--rounds", type=at_least(1), help=f"default {rounds}, with --quick {quick_rounds}")
+    add("--rounds", type=whole_number(1), help=f"default {rounds}, with --quick {quick_rounds}")
     add("--json", type=_writable, metavar="FILE", help="also write the rows as JSON")
     return parser
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from robomimic_ddp.config import machine
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
-from robomimic_ddp.terminal import table, width
+from robomimic_ddp.terminal import table, whole_number, width
 from scripts.bench import turns
 from scripts.bench.data import cpu_seconds
 from scripts.bench.loading.data_set import (
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__.partition("\n\n")[0], ROUNDS, QUICK_ROUNDS)
     add = parser.add_argument
     add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
-    add("--worlds", nargs="+", type=turns.at_least(1), metavar="N", help="numbers of ranks")
+    add("--worlds", nargs="+", type=whole_number(1), metavar="N", help="numbers of ranks")
     args = parser.parse_args(argv)
     return turns.report(_tables(args), args.json)
 

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robomimic_ddp.checkpoint import state_file
+from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
@@ -185,18 +187,12 @@ class Job:
             heard.append(number)
             process.send_signal(number)
 
-        before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
         code = None
-        try:
+        with handling(_PASSED_ON, pass_on):
             while code is None:
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     code = process.wait(_LOOK_SECONDS)
-                except subprocess.TimeoutExpired:
-                    pass
                 look()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
         if heard:
             raise SystemExit(128 + heard[0])
         return code
@@ -212,17 +208,14 @@ def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
     returns the exit code.
     """
     started = time.perf_counter()
-    before = {number: signal.signal(number, _stop) for number in _PASSED_ON}
     try:
-        summary = run()
+        with handling(_PASSED_ON, _stop):
+            summary = run()
     except RobomimicDDPError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except SystemExit as stopped:
         return stopped.code
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     minutes, seconds = divmod(round(time.perf_counter() - started), 60)
     print(f"\n=== done in {minutes} min {seconds} s ===\n{in_words(root.absolute(), summary)}")
