@@ -17,7 +17,7 @@ from mutmut.mutation.mutators import mutation_operators
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXTS = {
     *("__repr__", "describe", "_devices", "_not_called"),
-    *("_other_model", "cells", "sentence", "_lost", "_names"),
+    *("_other_model", "cells", "sentence", "_lost"),
 }
 """Functions that make a text for people."""
 SAYS = {"print", "say", "main_rank.say", "start.say", "warn", "_other_model", "warnings.warn"}

@@ -210,8 +210,5 @@ def _without_optimizers(nest: Any) -> Any:
 
 def write(content: Mapping[str, Any], output: Path) -> None:
     """Write a checkpoint. Raises CheckpointError if that fails."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise torch_save.save_error(output, error) from error
+    output.parent.mkdir(parents=True, exist_ok=True)
     torch_save.save(dict(content), output, follow=False)

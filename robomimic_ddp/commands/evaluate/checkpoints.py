@@ -17,6 +17,7 @@ from robomimic_ddp.config import paths, tree
 from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.errors import CheckpointError, DataError, UsageError
 from robomimic_ddp.monitoring.records import evaluation
+from robomimic_ddp.terminal import listed
 
 LAST, MODELS, BEST_SUCCESS = "last.pth", "models", "best_success.pth"
 _BEST = ("*_success_*", "*_best_validation_*")
@@ -127,14 +128,9 @@ def _select(run: Path, word: str) -> list[Path]:
             )
         raise UsageError(
             f"--checkpoints {word}: {run} has no such checkpoint. Expected last, best, all "
-            f"or the path of a file; the run has {_names(run)}."
+            f"or the path of a file; the run has {listed(p.relative_to(run) for p in present)}."
         )
     return [Path(os.path.realpath(path)) for path in selected]  # as the run's folder is given
-
-
-def _names(run: Path) -> str:
-    names = [str(path.relative_to(run)) for path in of_run(run)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def copy_and_read(run: Path, path: Path, folder: Path) -> tuple[Path, Checkpoint]:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ from robomimic_ddp.terminal import say
 _MOST_TRIES = 2
 """How often an episode is begun whose process was killed or ended by the time limit."""
 _LOOK_SECONDS, _SPARE_SECONDS = 5.0, 120.0
-_MOST_SHOWN = 300
 _WORKER_BYTES = 2 * 2**30
 """Memory of a worker with a simulator and a policy of usual size."""
 
@@ -133,7 +131,7 @@ class Pool:
             answer = {}
         if not answer:
             return self._died(worker, task)
-        cause = textwrap.shorten(answer.get("text", ""), _MOST_SHOWN, placeholder="...")
+        cause = answer.get("text")
         if answer.get("failed") == "memory":
             self._end([worker])
             reason = f"its process ran out of memory ({cause})"
