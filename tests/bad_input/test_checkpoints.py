@@ -37,18 +37,6 @@ TIMES = Calls(timeit.timeit, ("__import__('os').mkdir('executed')", "pass", None
 """Through a module that no list of dangerous ones names."""
 
 
-def legacy(path: Path) -> None:
-    torch.save({"model": TIMES}, path, _use_new_zipfile_serialization=False)
-
-
-def two_faced(path: Path) -> None:
-    """What torch loads stands at its beginning, and a sound checkpoint at its end."""
-    small.write(path)
-    sound = path.read_bytes()
-    legacy(path)
-    path.write_bytes(path.read_bytes() + sound)
-
-
 def cut_off(path: Path) -> None:
     small.write(path, torch.zeros(5000))
     path.write_bytes(path.read_bytes()[:9000])
@@ -63,7 +51,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "empty": (lambda path: path.touch(), ("damaged", "0 bytes")),
     "text": (lambda path: path.write_text("weights"), ("is not a torch checkpoint", "not loaded")),
     "a pickle that runs a program": (hostile_pickle, ("is not a torch checkpoint", "not loaded")),
-    "two in one": (two_faced, ("asks for timeit.timeit",)),
     "something else": (
         saved({"weights": torch.zeros(2)}),
         ("contains ['weights']", "not a robomimic checkpoint"),

@@ -60,12 +60,9 @@ DEMO = {
     "root below a file": (["--root", "{folder}/file/x"], ("--root", "file is a file")),
     "no such config": (["--config", "{folder}/none.json"], ("--config", "none.json", "no such")),
     "no ranks": (["--ranks", "0"], ("--ranks", "0", "at least 1")),
-    "fewer ranks than none": (["--ranks", "-2"], ("--ranks", "-2", "at least 1")),
-    "ranks a word": (["--ranks", "two"], ("--ranks", "two")),
     "no demonstrations": (["--demonstrations", "0"], ("--demonstrations", "0", "at least 2")),
     "no evaluations": (["--evaluations", "0"], ("--evaluations", "0", "at least 1")),
     "a setting without a value": (["train.num_epochs"], ("train.num_epochs", "key=value")),
-    "an unknown option": (["--fast"], ("--fast",)),
 }
 
 

@@ -73,13 +73,6 @@ def test_show(write, capsys):
     assert "17 numbers, plain" in capsys.readouterr().out
 
 
-def test_show_a_file_of_the_home_folder(write, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write()
-    assert command("show", "~/a.pth") == 0
-    assert "~/a.pth: a host's checkpoint, " in capsys.readouterr().out
-
-
 def test_a_tensor_with_two_names_counts_once(write, tmp_path, capsys):
     """As robomimic's image encoders have them."""
     content = torch.load(write(), weights_only=True)

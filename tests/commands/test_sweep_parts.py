@@ -55,15 +55,6 @@ def test_words_of_a_command_line_have_every_character():
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [(b"", b""), (b"a\n", b"a\n"), (b"a\nb\nhal", b"a\nb\n"), (b"hal", b"")]
-)
-def test_half_a_line_at_the_end_of_a_journal_is_removed(before, after, tmp_path):
-    (tmp_path / "journal").write_bytes(before)
-    journal._remove_half_line(tmp_path / "journal")
-    assert (tmp_path / "journal").read_bytes() == after
-
-
 def test_a_journal_is_locked_beside_it_while_a_line_is_written(tmp_path, monkeypatch):
     """All processes of a sweep share the lock, wherever they were started."""
     locks, symlink = [], os.symlink

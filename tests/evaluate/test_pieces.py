@@ -236,16 +236,6 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.bad_input
-def test_a_record_that_is_too_large_is_named(tmp_path, capsys):
-    write(tmp_path / "last.pth")
-    with open(tmp_path / evaluation.FILE_NAME, "wb") as file:
-        file.truncate(2**28 + 1)
-    assert cli.main(["evaluate", str(tmp_path)]) == EXIT_REFUSED
-    expected = f"{file.name} has more than 256 MiB, too much for a file of its kind"
-    assert capsys.readouterr().err == f"robomimic-ddp: {expected}\n"
-
-
-@pytest.mark.bad_input
 def test_a_strangers_config_neither_fills_the_memory_nor_names_a_file_elsewhere(tmp_path):
     config = {"experiment": {"rollout": {"n": 10**12}, "logging": []}, "train": {"data": ""}}
     meta = {**META, "env_name": "/../../x\033"}

@@ -49,14 +49,6 @@ def test_it_goes_over_the_cube_down_closes_and_lifts(noise: float) -> None:
     assert moves[-1][1][2] > CUBE[2] + 0.1
 
 
-@pytest.mark.parametrize(
-    ("beside", "opening"),
-    [((0.05, 0.0, 0.0), 0.0), ((0.0, -0.1, 0.1), 0.08)],
-)
-def test_from_anywhere_with_any_fingers_it_lifts(beside: tuple, opening: float) -> None:
-    assert [*drive(CUBE + beside, opening=opening)][-1][1][2] > CUBE[2] + 0.1
-
-
 def test_actions_are_what_the_host_takes() -> None:
     moves = [expert.noisy(action, np.random.default_rng(0), 2.0) for _, _, action, _ in drive()]
     assert np.abs(moves).max() == 1.0 and np.shape(moves)[1] == expert.ACTION_DIM
