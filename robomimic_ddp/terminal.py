@@ -94,9 +94,9 @@ def announce(text: str) -> None:
         say(text, file=sys.stderr)
 
 
-def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
+def say(text: str, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
-    print_clean("\n".join(wrapped(text, width(file), indent, first)), file)
+    print_clean("\n".join(wrapped(text, width(file))), file)
 
 
 def listed(values: Iterable[Any], separator: str = ", ") -> str:

@@ -22,7 +22,7 @@ from robomimic_ddp.commands.training_process import handling
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import print_clean, say, width, wrapped
 from scripts.demo.summary import in_words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -169,7 +169,8 @@ class Job:
                 for line in lines:
                     if _SHOWN.match(line) and line not in shown:  # a plan has some lines twice
                         shown.add(line)
-                        say(_LESS.sub("", line), indent="    ", first="")
+                        text = _LESS.sub("", line)
+                        print_clean("\n".join(wrapped(text, width(), "    ", "")))
 
             code = self._wait(process, show)
             if code != 0:
