@@ -316,20 +316,19 @@ def message(torchrun, monkeypatch, capsys):
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, is_failed])
-def test_a_node_that_waits_while_the_job_ends(torchrun, message):
+@pytest.mark.parametrize(
+    "torchrun", [next_rendezvous, _assign_worker_ranks, num_nodes_waiting, is_failed]
+)
+def test_a_node_that_runs_or_waits_while_the_job_ends(torchrun, message):
     cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
     words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
-    assert message.startswith(f"launch: {words} ({cause}), while this node")
+    assert message.startswith(f"launch: {words} ({cause}), so this node (")
     assert "Traceback" not in message
 
 
-@pytest.mark.parametrize("torchrun", [not_reached, unknown_name, num_nodes_waiting])
+@pytest.mark.parametrize("torchrun", [not_reached, unknown_name])
 def test_nodes_that_do_not_meet_get_one_message(torchrun, message):
-    if torchrun is num_nodes_waiting:  # a function of torchrun's, with this name
-        words = "the launcher at node01:29400 has ended, or its node is lost (No route to host), so"
-    else:
-        words = "the nodes cannot meet at node01:29400: No route to host, on "
+    words = "the nodes cannot meet at node01:29400: No route to host, on "
     assert message.startswith(f"launch: {words}")
     assert "Traceback" not in message and "frame" not in message
 

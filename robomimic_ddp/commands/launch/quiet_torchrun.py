@@ -84,7 +84,7 @@ def main() -> int:
         except AttributeError as error:
             if "is_failed" not in str(error):  # torchrun has no result for a node too many
                 raise
-            outcome, code = _not_needed("it had all its nodes"), EXIT_REFUSED
+            outcome, code = _job_is_over("it had all its nodes"), EXIT_REFUSED
         else:
             return EXIT_REFUSED if evaluation.lacks_results else EXIT_DONE
         finally:
@@ -133,14 +133,12 @@ def _not_met(error: Exception) -> str:
     cause = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
     what, here = cause[0].rstrip("."), env.host_name()
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
-    if "num_nodes_waiting" in frames:  # asked while ranks run
-        return (
-            f"the launcher at {_endpoint()} has ended, or its node is lost ({what}), so the ranks "
-            f"of this node ({here}) have ended too"
-        )
     is_lost = isinstance(error, RendezvousConnectionError | RendezvousClosedError)
-    if "_assign_worker_ranks" in frames or ("next_rendezvous" in frames and is_lost):
-        return _not_needed(what)
+    # torchrun asks while its ranks run, and while a node waits for a place.
+    if {"num_nodes_waiting", "_assign_worker_ranks"} & frames or (
+        "next_rendezvous" in frames and is_lost
+    ):
+        return _job_is_over(what)
     if port := _argument("--master_port"):  # of a job on a single node
         return (
             f"port {port} is in use on {here}, or may not be used ({what}). Choose another with "
@@ -155,10 +153,10 @@ def _not_met(error: Exception) -> str:
     )
 
 
-def _not_needed(cause: str) -> str:
+def _job_is_over(cause: str) -> str:
     return (
         f"the job at {_endpoint()} has ended, or its first node or the network to it is lost "
-        f"({cause}), while this node ({env.host_name()}) waited for a place in it"
+        f"({cause}), so this node ({env.host_name()}) has ended too"
     )
 
 
