@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.prepare_data.command import image_size
 from robomimic_ddp.config import machine
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.terminal import table, whole_number, width
@@ -41,7 +42,6 @@ from scripts.bench.loading.data_set import (
 ROUNDS, QUICK_ROUNDS = 15, 2
 WORLDS, QUICK_WORLDS = (1, 2, 4, 8), (1, 8)
 SIZES = ("128x128:128x128", "180x320:128x128")
-_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)")
 HOSTS = ("host_shaped", "skipping")
 LOADERS = (*OURS, *HOSTS, "jpeg_limit")
 _NODE_CORES, _SAMPLES_PER_SECOND = 16, 1000
@@ -240,13 +240,8 @@ def _has_running_threads() -> bool:
 
 def size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """Read one of --sizes: stored and delivered height and width."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text}: expected stored:delivered height and width, such as {SIZES[1]}"
-        )
-    height, width, *target = map(int, match.groups())
-    return (height, width), tuple(target)
+    stored, _, target = text.partition(":")
+    return image_size(stored), image_size(target)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     what = "the folder to write <name>/<version> into: train.data_path of the runs"
     add("destination", help=what)
     what = "observation.image_dim of the runs, such as 128x128"
-    add("--size", type=_size, required=True, metavar="HxW", help=what)
+    add("--size", type=image_size, required=True, metavar="HxW", help=what)
     add("--cameras", nargs="+", metavar="NAME", help="image features to keep; default: all")
     what = "JPEG quality, 1 to 100; default %(default)s"
     add("--quality", type=whole_number(1, 100), default=QUALITY, help=what)
@@ -156,7 +156,7 @@ def _report(job: Any) -> None:
     say(f"train with train.data_path={root} and {name!r} in train.dataset_names")
 
 
-def _size(text: str) -> tuple[int, int]:
+def image_size(text: str) -> tuple[int, int]:
     """Return "HxW" as (height, width), for argparse."""
     height, _, width = text.lower().partition("x")
     if not (height.isdecimal() and width.isdecimal() and 1 <= min(int(height), int(width))):
