@@ -75,34 +75,6 @@ def config(tmp_path_factory: pytest.TempPathFactory, four_epochs: Callable[..., 
     return four_epochs(tmp_path_factory.mktemp("config"))
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_worker_is_killed_in_mid_trial(
-    alone: bool, host_copy: Host, config: Path, tmp_path: Path
-) -> None:
-    """With its training, or alone: the training then saves and stops."""
-    sweeps = [
-        make(tmp_path / name, config, "train.num_epochs=20", "train.seed=1", "ddp.preset=safe")
-        for name in ("uninterrupted", "killed")
-    ]
-    assert "begins on the CPU" in finish(host_copy, sweeps[0].directory)
-    worker = start(host_copy, sweeps[1].directory)
-    while not any(len(entry.curve()) >= 2 for entry in sweeps[1].trials()):
-        assert worker.poll() is None, (sweeps[1].directory / "worker.txt").read_text()
-        time.sleep(0.01)
-    trainings = psutil.Process(worker.pid).children(recursive=True)
-    assert trainings
-    kill([psutil.Process(worker.pid), *(() if alone else trainings)])
-    worker.wait()
-    assert not psutil.wait_procs(trainings, 60)[1]
-    (entry,) = sweeps[1].trials()
-    assert (entry.run() / REQUEUE).exists() or not alone
-    assert [entry.state for entry in sweeps[1].trials()] == ["running"]
-    assert "resumes on the CPU" in finish(host_copy, sweeps[1].directory)
-    for sweep in sweeps:
-        require_trained_once(sweep, 20)
-    require_same(*sweeps)
-
-
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Path) -> study.Sweep:
     directory = tmp_path_factory.mktemp("soak") / "sweep"
