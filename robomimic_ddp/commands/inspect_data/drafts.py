@@ -19,7 +19,6 @@ from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.distributed.atomic_files import atomic_open
-from robomimic_ddp.errors import UsageError
 
 SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
 TEMPLATE = Path(__file__).with_name("job_template.json")
@@ -38,36 +37,33 @@ def write(
 ) -> dict[str, Any]:
     """Write the drafts into the folder `output`, and return what they add to the report. fit: of
     the package's schema that fits. A schema in the folder has precedence, since the user may have
-    edited it. Raises UsageError, DataError.
+    edited it. Raises DataError, and OSError where something cannot be written.
     """
     file, notes, written = output.absolute() / SCHEMA, {}, [output / SHEET]
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        _draw(source, episodes, output / SHEET)
-        is_edited = file.exists()
-        if fit is None and not is_edited:
-            _replace(file, schemas.draft(source))
-            written.append(output / SCHEMA)
-        if fit is None or is_edited:
-            fit = schemas.fit_of(source, load_schema(str(file)))
-        if is_edited:  # raises the same errors as training
-            find_fields(source.features, str(source.folder), (), (), (), fit.schema)
-            notes = {"schema": str(file), "left_out": fit.missing}
-        if fit.fits:
-            config = _config(source, fit, report["cameras"], output.absolute())
-            _replace(output / CONFIG, json.dumps(config, indent=4) + "\n")
-            written.append(output / CONFIG)
-            word = shlex.quote(f"load_from={(output / CONFIG).absolute()}")
-            command = f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {word}"
-            notes["next"] = f"train on N GPUs, in the folder of the edited host: `{command}`"
-        else:
-            missing = "observation" if fit.available["actions"] else "action"
-            notes["next"] = (
-                f"next: {output / SCHEMA} names no {missing} for a policy, so {CONFIG} was not "
-                "written: name it there, then run inspect-data again"
-            )
-    except OSError as error:
-        raise UsageError(f"-o {output} cannot be written: {error}.") from error
+    output.mkdir(parents=True, exist_ok=True)
+    _draw(source, episodes, output / SHEET)
+    is_edited = file.exists()
+    if fit is None and not is_edited:
+        _replace(file, schemas.draft(source))
+        written.append(output / SCHEMA)
+    if fit is None or is_edited:
+        fit = schemas.fit_of(source, load_schema(str(file)))
+    if is_edited:  # raises the same errors as training
+        find_fields(source.features, str(source.folder), (), (), (), fit.schema)
+        notes = {"schema": str(file), "left_out": fit.missing}
+    if fit.fits:
+        config = _config(source, fit, report["cameras"], output.absolute())
+        _replace(output / CONFIG, json.dumps(config, indent=4) + "\n")
+        written.append(output / CONFIG)
+        word = shlex.quote(f"load_from={(output / CONFIG).absolute()}")
+        command = f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {word}"
+        notes["next"] = f"train on N GPUs, in the folder of the edited host: `{command}`"
+    else:
+        missing = "observation" if fit.available["actions"] else "action"
+        notes["next"] = (
+            f"next: {output / SCHEMA} names no {missing} for a policy, so {CONFIG} was not "
+            "written: name it there, then run inspect-data again"
+        )
     return {**notes, "written": [str(path) for path in written]}
 
 
