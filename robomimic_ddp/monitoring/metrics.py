@@ -9,35 +9,30 @@ import numpy as np
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring.step_hooks import StepHook
-from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart, pooled
+from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart
 
 
 def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs, continued: bool) -> dict[str, Any]:
     """Collective: return the log of the epoch over all ranks, with equal keys, order and values on
     each.
 
-    Keys logged per batch: the mean over all samples of all ranks that logged the key; of a batch's
-    maximum, minimum and deviation, where its mean is logged, those of all ranks' batches
-    (`pooled`). Time_* and other numbers of the host's log: the mean over the ranks that have them
-    (Time_Epoch is in the host's minutes). Where the host's log has another type, also None: the
-    value of the lowest rank that has it. A rank without batches counts for its times only.
+    Keys logged per batch: the mean over all samples of all ranks that logged the key. Time_* and
+    other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in the
+    host's minutes). Where the host's log has another type, also None: the value of the lowest rank
+    that has it. A rank without batches counts for its times only.
     continued: the host's log is of the rest of a resumed epoch, which may have no step; `logs` is
     of all of it.
     """
-    parts = group.gather_objects((host_log, logs.totals, logs.spreads))
+    parts = group.gather_objects((host_log, logs.totals))
     of_ranks = BatchLogs()
-    for _, rank_totals, _ in parts:
+    for _, rank_totals in parts:
         of_ranks.add(0, rank_totals)
     totals = of_ranks.totals
-    hosts = [rank_log for rank_log, _, _ in parts]
+    hosts = [rank_log for rank_log, _ in parts]
     # Per-batch keys first, as the host's log has them: the main rank may have had no batch.
     per_batch = [key for key in totals if continued or any(key in rank_log for rank_log in hosts)]
     rest = dict.fromkeys(key for rank_log in hosts for key in rank_log if key not in totals)
     means = {key: totals[key][0] / totals[key][1] for key in per_batch}
-    of_steps = BatchLogs()
-    for samples, spreads in pooled([rank_spreads for _, _, rank_spreads in parts]):
-        of_steps.add(0, {key: (value * samples, samples) for key, value in spreads.items()})
-    means.update((key, total / weight) for key, (total, weight) in of_steps.totals.items())
     merged: dict[str, Any] = {}
     for key in (*per_batch, *rest):
         values = [rank_log[key] for rank_log in hosts if key in rank_log]
@@ -87,20 +82,20 @@ class Recorder(StepHook):
 
     place = "epoch log"
 
-    def __init__(self, model: Any, part: EpochPart, is_training: bool) -> None:
+    def __init__(self, model: Any, part: EpochPart) -> None:
         if not hasattr(model, "log_info"):
             raise RobomimicDDPError(
                 f"{type(model).__name__} has no method log_info; expected one that returns a "
                 "step's log, as robomimic's do. Without it no loss can be averaged over ranks or "
                 "checked. Give the algorithm that method."
             )
-        self.part, self.is_training = part, is_training
+        self.part = part
 
     def done(self) -> None:
         self.part.steps += 1
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        self.part.see(step_log, batch, is_training=self.is_training)
+        self.part.see(step_log, batch)
         return step_log
 
     def after_step(self) -> None:

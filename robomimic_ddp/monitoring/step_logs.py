@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -30,52 +28,16 @@ def numbers_of(log: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def _spreads_of(log: Mapping[str, float]) -> dict[str, float]:
-    """Return the entries of a log that describe the values of one batch, as those of IQL do:
-    "x/mean" with "x/max", "x/min", "x/std".
-    """
-    described = [key[: -len("mean")] for key in log if key.endswith("/mean")]
-    names = [name + kind for name in described for kind in ("mean", "max", "min", "std")]
-    return {name: log[name] for name in names if name in log}
-
-
-def pooled(ranks: Sequence[list[list]]) -> list[list]:
-    """Return the `BatchLogs.spreads` of the steps of all ranks together: as of one batch with all
-    samples, where "x" has a value for each sample. The last step is the same on every rank.
-    """
-    steps = [[row for row in rows if row] for rows in zip_longest(*map(reversed, ranks))]
-    return [
-        [sum(samples for samples, _ in rows), {key: _pool(key, rows) for key in rows[0][1]}]
-        for rows in reversed(steps)
-    ]
-
-
-def _pool(key: str, rows: list[list]) -> float:
-    name, _, kind = key.rpartition("/")
-    parts = [(samples, log[key], log[f"{name}/mean"]) for samples, log in rows if key in log]
-    if kind in ("max", "min"):
-        return (max if kind == "max" else min)(value for _, value, _ in parts)
-    count = sum(samples for samples, _, _ in parts)
-    mean = sum(samples * of_part for samples, _, of_part in parts) / count
-    if kind == "mean":
-        return mean
-    inside = sum((samples - 1) * value**2 for samples, value, _ in parts if samples > 1)
-    between = sum(samples * (of_part - mean) ** 2 for samples, _, of_part in parts)
-    return math.sqrt((inside + between) / (count - 1)) if count > 1 else math.nan
-
-
 class BatchLogs:
     """Logs of one rank in one epoch: per key, the sum over samples and their number."""
 
     def __init__(self) -> None:
         self.samples = 0
         self.totals: dict[str, list[float]] = {}
-        self.spreads: list[list] = []
-        """Samples and `_spreads_of` of each training step that logs some."""
 
-    def see(self, step_log: dict[str, Any], batch: Any, is_training: bool = False) -> None:
+    def see(self, step_log: dict[str, Any], batch: Any) -> None:
         """Adds the log of a batch; takes the mean of an array, as the host does. What is not
-        numbers is left to the host's log. is_training: the batches of all ranks are one step.
+        numbers is left to the host's log.
         """
         if batch is None:
             raise RobomimicDDPError(
@@ -83,14 +45,11 @@ class BatchLogs:
                 "number of samples behind that log is unknown and it cannot be averaged over "
                 "ranks. Call process_batch_for_training on each batch first, as robomimic does."
             )
-        self.add_step(samples_in(batch), numbers_of(step_log), is_training)
+        self.add_step(samples_in(batch), numbers_of(step_log))
 
-    def add_step(self, samples: int, log: Mapping[str, float], is_training: bool = True) -> None:
+    def add_step(self, samples: int, log: Mapping[str, float]) -> None:
         """Adds the log of a batch, numbers only."""
         self.add(samples, {key: (mean * samples, samples) for key, mean in log.items()})
-        spreads = _spreads_of(log) if is_training else {}
-        if spreads:
-            self.spreads.append([samples, spreads])
 
     def add(self, samples: int, totals: Mapping[str, Sequence[float]]) -> None:
         """Adds sums of other steps, or of another rank."""
@@ -125,12 +84,12 @@ class EpochPart:
         self.logs = BatchLogs()
         self.step_logs: list[dict[str, float]] = []
 
-    def see(self, step_log: dict[str, Any], batch: Any, is_training: bool = True) -> None:
+    def see(self, step_log: dict[str, Any], batch: Any) -> None:
         """Records the log of a step, and its batch."""
         if group.world_size() == 1:
             self.step_logs.append(numbers_of(step_log))
         else:
-            self.logs.see(step_log, batch, is_training)
+            self.logs.see(step_log, batch)
 
 
 def samples_in(batch: Any) -> int:

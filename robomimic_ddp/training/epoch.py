@@ -186,7 +186,7 @@ class _Epoch:
         if self.progress is not None:
             yield self.progress
         if self.is_logged:
-            yield metrics.Recorder(self.model, self.part, is_training=not self.validates)
+            yield metrics.Recorder(self.model, self.part)
         if self.profiler is not None:
             yield self.profiler
 

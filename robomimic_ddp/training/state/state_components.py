@@ -16,7 +16,6 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group, host_algo, rng
 from robomimic_ddp.distributed.gradients import parallel
-from robomimic_ddp.monitoring import step_logs
 
 
 class Component(ABC):
@@ -189,8 +188,7 @@ class StepLogs(Component):
         progress = self.run.progress.part
         if progress.epoch is None:
             return None
-        logs = progress.logs
-        sums = {"samples": logs.samples, "totals": logs.totals, "spreads": logs.spreads}
+        sums = {"samples": progress.logs.samples, "totals": progress.logs.totals}
         return {**sums, "step_logs": progress.step_logs}
 
     def load_state_dict(self, state: Any, saved: Mapping[str, Any]) -> None:
@@ -199,11 +197,10 @@ class StepLogs(Component):
         progress, states = self.run.progress.part, [rank[self.name] for rank in saved["ranks"]]
         if saved["world_size"] == self.run.plan.world_size:
             progress.logs.samples, progress.logs.totals = state["samples"], state["totals"]
-            progress.logs.spreads, progress.step_logs = state["spreads"], state["step_logs"]
+            progress.step_logs = state["step_logs"]
         elif group.is_main():
             for of_rank in states:
                 progress.logs.add(of_rank["samples"], of_rank["totals"])
-            progress.logs.spreads = step_logs.pooled([of_rank["spreads"] for of_rank in states])
             for log in states[0]["step_logs"]:  # of one rank
                 progress.logs.add_step(saved["samples_per_step"], log)
 

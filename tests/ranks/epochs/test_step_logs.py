@@ -11,7 +11,7 @@ import torch
 
 from robomimic_ddp import api
 from robomimic_ddp.distributed import group
-from robomimic_ddp.monitoring.step_logs import EpochPart, pooled
+from robomimic_ddp.monitoring.step_logs import EpochPart
 from tests.faults.toy_run import ToyJob, train
 from tests.ranks.hosts import started
 
@@ -70,58 +70,6 @@ def test_a_resumed_epoch_keeps_them_too(ranks):
     (log,) = ranks.run(log_of_an_epoch, True, world_size=1)
     assert log["Loss"] == pytest.approx((5 + 0 + 1 + 2) / 4)
     np.testing.assert_array_equal(log["matrix"], MATRIX)
-
-
-def described(values: torch.Tensor) -> dict[str, float]:
-    """As IQL's `_log_data_attributes`."""
-    kinds = ("max", "min", "mean", "std")
-    return {f"adv/{kind}": getattr(values, kind)().item() for kind in kinds}
-
-
-def values_of(step: int, rank: int) -> torch.Tensor:
-    made = torch.Generator().manual_seed(10 * step + rank)
-    return torch.randn(4 + rank, 1, generator=made, dtype=torch.float64) + 3 * rank
-
-
-class Describes(Logs):
-    def train_on_batch(self, batch):
-        return {"Loss": 1.0, **described(batch["actions"])}
-
-    def log_info(self, info):
-        return info
-
-
-def spread_over_ranks(is_training: bool) -> dict:
-    batches = [{"actions": values_of(step, group.rank())} for step in range(3)]
-    with started():
-        return keeps_the_last(Describes(), batches, 1, validate=not is_training)
-
-
-def test_statistics_of_a_batch_are_those_of_all_ranks_batches(ranks):
-    whole = [
-        described(torch.cat([values_of(step, rank) for rank in range(3)])) for step in range(3)
-    ]
-    for log in ranks.run(spread_over_ranks, True, world_size=3):
-        keys = [key for key in log if key.startswith("adv/")]
-        assert keys == ["adv/max", "adv/min", "adv/mean", "adv/std"]
-        for key in keys:
-            assert log[key] == pytest.approx(np.mean([one[key] for one in whole]), rel=1e-12)
-
-
-def test_in_validation_each_rank_has_batches_of_its_own(ranks):
-    (log, _) = ranks.run(spread_over_ranks, False)
-    of_batches = [
-        (4 + rank, described(values_of(step, rank))) for step in range(3) for rank in (0, 1)
-    ]
-    expected = sum(count * one["adv/max"] for count, one in of_batches) / (3 * (4 + 5))
-    assert log["adv/max"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_statistics_of_ranks_that_have_left_join_those_of_later_steps():
-    """A run that resumes on fewer ranks in the middle of an epoch."""
-    rows = [[[4, described(values_of(step, rank))] for step in range(3)] for rank in (0, 1)]
-    before = pooled([of_rank[:2] for of_rank in rows])
-    assert pooled([[*before, rows[0][2]], [rows[1][2]]]) == pooled(rows)
 
 
 def weighed(job: Any) -> None:
