@@ -12,7 +12,6 @@ import inspect
 import io
 import pickle
 import re
-import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +26,6 @@ from robomimic_ddp.checkpoint import safe_numpy
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 
-_LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
-"""First pickle of a file of torch before 1.6."""
 _ZIP_MAGIC = b"PK\x03\x04"
 _UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _UNREADABLE += (AssertionError, MemoryError, OverflowError, pickle.UnpicklingError)
@@ -45,7 +42,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     shown = f"experiment.ckpt_path={path}"
     file = paths.checkpoint(path, shown)
     if trusted:
-        _is_legacy(file, shown)
+        _require_archive(file, shown)
         return
     content = read_known(file, shown)
     model = content.get("model") if isinstance(content, dict) else None
@@ -130,24 +127,22 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
     return None
 
 
-def _is_legacy(file: Path, shown: str) -> bool:
-    """Return whether torch would read a file as one before 1.6, by its first bytes."""
+def _require_archive(file: Path, shown: str) -> None:
+    """Raise CheckpointError for a file that torch since 1.6 has not written."""
     try:
         with files.opened(file) as opened:
-            start = opened.read(max(map(len, _LEGACY_MAGICS)))
+            start = opened.read(len(_ZIP_MAGIC))
     except OSError as error:
         raise CheckpointError(
             f"{shown} cannot be read: {error}. Name a file that you may read."
         ) from error
-    is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
-    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and is_archive(file)):
+    if start != _ZIP_MAGIC or not is_archive(file):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another type"
         raise CheckpointError(
             f"{shown} is not a torch checkpoint: the file is damaged, {kind}, or empty "
             f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth in its folder, or "
             "an earlier one."
         )
-    return is_legacy
 
 
 def is_archive(file: Path) -> bool:
@@ -177,20 +172,13 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
     CheckpointError, which names the file as `shown`, for a damaged file and for one with objects
     that could run any program.
     """
-    legacy = _is_legacy(file, shown)
+    _require_archive(file, shown)
     how: dict[str, Any] = {"map_location": map_location}
-    if mapped and not legacy and _CAN_MAP:
+    if mapped and _CAN_MAP:
         how["mmap"] = True
     try:
-        str(file).encode()  # torch 2.0 gives another reason
-        if not legacy:
-            _require_unchanged(file)
-        return safe_numpy.resolved(_load_allowed(file, legacy, how))
-    except UnicodeEncodeError as error:
-        raise CheckpointError(
-            f"{shown} cannot be read: its path is not UTF-8, so torch cannot open it. Rename the "
-            "file or its folder."
-        ) from error
+        _require_unchanged(file)
+        return safe_numpy.resolved(_load_allowed(file, how))
     except _UNREADABLE as error:
         text = str(error)
         refused = re.search(r"GLOBAL ([\w.]+)", text)
@@ -200,11 +188,6 @@ def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool =
                 "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
                 "anything else could run arbitrary code. It was not loaded. Use another one. Only "
                 "a training can load it, with ddp.trust_checkpoint=true, if you trust its source."
-            ) from error
-        if newer := re.search(r"with version (\d+), but .* for reading is (\d+)", text):
-            raise CheckpointError(
-                f"{shown} was written by a newer torch: its format is {newer[1]}, and this torch, "
-                f"{torch.__version__}, reads up to {newer[2]}. Install a torch at least that new."
             ) from error
         raise CheckpointError(
             f"{shown} cannot be read ({reason(error)}): the file is damaged, or was not written by "
@@ -218,7 +201,7 @@ def reason(error: Exception) -> str:
     return (text or type(error).__name__).splitlines()[0].partition(". Please use")[0][:200]
 
 
-def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:
+def _load_allowed(file: Path, how: dict[str, Any]) -> Any:
     """Return what torch loads from `file` with the names in `_allowed` only. `torch.load` itself is
     swapped while the host reads a checkpoint (`host_checkpoint.read_on_cpu`).
     """
@@ -228,7 +211,7 @@ def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:
             return torch.serialization.load(file, weights_only=True, **how)
     from torch import _weights_only_unpickler as torch_names  # its list has no public name there
 
-    if not legacy and torch._C.PyTorchFileReader(str(file)).has_record("constants.pkl"):
+    if torch._C.PyTorchFileReader(str(file)).has_record("constants.pkl"):
         raise RuntimeError("TorchScript")
     allowed = {**torch_names._get_allowed_globals(), **allowed}
     unpickler = type("Unpickler", (_RestrictedUnpickler,), {"allowed": allowed})
