@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -72,14 +71,6 @@ def test_features_of_another_package_are_not_imported(features, copy, tmp_path, 
     assert "names the class evil.Text" in error and error.count("\n") == 0
 
 
-def test_record_files_of_another_folder_are_not_read(copy):
-    info = copy / "dataset_info.json"
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
-    assert template in info.read_text()
-    info.write_text(info.read_text().replace(template, f"../1.0.0/../{template}"))
-    assert "names record files in other folders" in message(lambda: Source(copy).files)
-
-
 def test_no_thread_reads_on_after_an_error(copy, monkeypatch):
     """Else a job that has failed would end only when its last record was read."""
     path, readers, is_stopping = Source(copy).files[0], [], threading.Event()
@@ -116,12 +107,6 @@ def test_few_records_are_in_memory_before_they_are_asked_for(copy):
     time.sleep(0.1)
     assert len(read) <= 4
     assert len([*rows]) == len(places) - 1
-
-
-def test_a_record_is_whole_if_the_system_reads_few_bytes_at_once():
-    data = io.BytesIO(b"0123456789")
-    file = SimpleNamespace(read=lambda count: data.read(min(count, 2)))
-    assert (records._read(file, 5), records._read(file, 9)) == (b"01234", b"56789")
 
 
 @pytest.mark.parametrize("length", [2**36, 2**64 - 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 from collections import deque
@@ -42,14 +43,14 @@ def read_record(file: Any, offset: int) -> bytes:
     missing; ReadError for a file that cannot be read.
     """
     try:
-        with files.opened(file) as data:
+        with files.opened(file) as raw, io.BufferedReader(raw) as data:
             data.seek(offset)
-            head = _read(data, _HEAD_BYTES)
+            head = data.read(_HEAD_BYTES)
             length = int.from_bytes(head[:8], "little")
             if len(head) < _HEAD_BYTES or masked_checksum(head[:8]) != head[8:]:
                 raise RecordError("its length is damaged or cut off")
             left = os.fstat(data.fileno()).st_size - data.tell()
-            record, stored = _read(data, min(length, left)), _read(data, _SUM_BYTES)
+            record, stored = data.read(min(length, left)), data.read(_SUM_BYTES)
     except (OSError, MemoryError) as error:
         kind = RecordError if isinstance(error, FileNotFoundError) else ReadError
         raise kind(f"{file} cannot be read: {error}") from error
@@ -58,14 +59,6 @@ def read_record(file: Any, offset: int) -> bytes:
     if masked_checksum(record) != stored:
         raise RecordError("its checksum is wrong")
     return record
-
-
-def _read(data: Any, count: int) -> bytes:
-    """Read `count` bytes of an unbuffered file, or all that are left."""
-    parts = [data.read(count)]
-    while parts[-1] and sum(map(len, parts)) < count:  # the system reads 2 GiB at once
-        parts.append(data.read(count - sum(map(len, parts))))
-    return b"".join(parts)
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:

@@ -170,12 +170,6 @@ class Source:
                 "`tfds convert_format`."
             )
         files = tuple(Path(path) for path in splits[SPLIT].filepaths)
-        outside = [path for path in files if path.parent != self.folder]
-        if outside:
-            raise DataError(
-                f"the metadata of {self.folder} names record files in other folders, such as "
-                f"{outside[0]}: they may be of another dataset. Copy or prepare the dataset again."
-            )
         missing = [path.name for path in files if not path.is_file()]
         if missing and not self.skip_missing:
             raise DataError(
