@@ -97,8 +97,7 @@ def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeyp
     before = set(sum(read, []))
     damaged = max(before)
     (part,) = (tmp_path / "cache").glob(f"*/{damaged}.npz")
-    arrays = dict(np.load(part))
-    np.savez(part, **{**arrays, "actions.mean": arrays["actions.mean"] * np.nan})
+    part.write_bytes(part.read_bytes()[:1000])
     found = ranks.run(index_of_ranks, str(folder), str(tmp_path / "cache"))
     files = sorted(sum((files for files, _ in found), []))
     assert files == sorted(set(range(len(source.files))) - before | {damaged})
@@ -150,17 +149,9 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     (tmp_path / "plain").touch()  # others who share the folder may read it as any other file
     assert cached.stat().st_mode == (tmp_path / "plain").stat().st_mode
     (tmp_path / "plain").unlink()
-    arrays = dict(np.load(cached))
-    nan = {"actions.mean": arrays["actions.mean"] * np.nan}
-    short = {"episode.length": arrays["episode.length"][1:]}
-    twice = {name: column.repeat(2, axis=0) for name, column in arrays.items()}
-    for damaged in (None, nan, short, twice):
-        if damaged is None:
-            cached.write_bytes(b"torn")
-        else:
-            np.savez(cached, **{**arrays, **damaged})
-        index_cache.load_index(source, fields, str(tmp_path))
-    assert len(made) == 5 and len(list(tmp_path.iterdir())) == 1
+    cached.write_bytes(b"torn")
+    index_cache.load_index(source, fields, str(tmp_path))
+    assert len(made) == 2 and len(list(tmp_path.iterdir())) == 1
 
 
 def test_an_episode_changed_in_place_is_read_again(copy, tmp_path):

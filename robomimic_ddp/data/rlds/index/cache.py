@@ -20,12 +20,7 @@ import numpy as np
 
 from robomimic_ddp.config import machine
 from robomimic_ddp.data import array_cache
-from robomimic_ddp.data.rlds.index.build import (
-    files_of_rank,
-    finite,
-    left_out,
-    make_index,
-)
+from robomimic_ddp.data.rlds.index.build import files_of_rank, left_out, make_index
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
@@ -172,9 +167,4 @@ def _index_of(arrays: dict[str, np.ndarray]) -> Index:
         names = [name.partition(".") for name in arrays]
         return {name: arrays[f"{first}.{name}"] for first, _, name in names if first == kind}
 
-    index = Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
-    if len({len(column) for column in arrays.values()}) > 1 or len(finite(index)) < len(index.file):
-        raise ValueError("columns of unequal length, or NaN in statistics")
-    if index.repeats():
-        raise ValueError("it has an episode twice")
-    return index
+    return Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
