@@ -101,19 +101,6 @@ def test_an_odd_structure_is_one_error_with_its_place(data, place, value, words)
 
 
 @pytest.mark.bad_input
-def test_names_that_are_not_utf8_are_written_out(data):
-    with h5py.File(data, "r+") as file:
-        file["data"].create_group(b"demo_\xff")
-    with pytest.raises(DataError, match=r"data/demo_\\xff is not the name of an episode"):
-        look(data, "top")
-    with h5py.File(data, "w") as file:
-        file.create_group(b"dat\xff")
-    for read in (look, hdf5.report_of):
-        with pytest.raises(DataError, match=r"no episodes.* found dat\\xff"):
-            read(data)
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [

@@ -69,14 +69,10 @@ class Structure:
         return item
 
     def names(self, place: str) -> list[str]:
-        """Return the names in the group at `place`, invalid UTF-8 escaped; [] without a group."""
+        """Return the names in the group at `place`; [] without a group."""
         group = self.group(place)
         with _reading(f"{self.path}: {place!r}"):
-            names = [] if group is None else list(group)
-            return [
-                name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
-                for name in names
-            ]
+            return [] if group is None else list(group)
 
     def episodes(self) -> list[str]:
         """Return the names of the episodes. Raises DataError where there is none."""
