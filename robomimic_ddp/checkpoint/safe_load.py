@@ -13,7 +13,6 @@ import io
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ import torch
 
 from robomimic_ddp import files
 from robomimic_ddp.checkpoint import safe_numpy
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import paths, tree
 from robomimic_ddp.errors import CheckpointError
 
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -75,22 +74,13 @@ def require_numbers(model: Any, shown: str, effect: str) -> None:
     """Raise CheckpointError for NaN or infinity in the model of the checkpoint `shown`, or in a
     part of it. effect: what would follow.
     """
-    broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+    tensors = [item for item in tree.named(model) if isinstance(item[1], torch.Tensor)]
+    broken = [name for name, tensor in tensors if _is_broken(tensor)]
     if broken:
         raise CheckpointError(
             f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
             f"its training had diverged, so {effect}. Use an earlier checkpoint."
         )
-
-
-def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (dotted name, tensor) of nested dicts and sequences."""
-    if isinstance(nest, torch.Tensor):
-        yield name, nest
-    elif isinstance(nest, (dict, list, tuple)):
-        parts = nest.items() if isinstance(nest, dict) else enumerate(nest)
-        for key, part in parts:
-            yield from _tensors(part, f"{name}.{key}" if name else str(key))
 
 
 def _is_broken(tensor: torch.Tensor) -> bool:
