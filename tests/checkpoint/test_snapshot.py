@@ -114,14 +114,6 @@ def test_what_waits_is_replaced_and_training_goes_ahead(files):
     assert files.written == [("first", [0.0, 0.0]), ("state", [5.0, 5.0])]
 
 
-def test_a_state_is_written_before_what_was_put_with_it(files):
-    files.put("last", torch.zeros(1))
-    files.put("last_bak", torch.zeros(1))
-    files.put("state", torch.ones(1), first=True)
-    assert files.writer.flush()
-    assert [name for name, _ in files.written] == ["state", "last", "last_bak"]
-
-
 def test_training_waits_where_too_many_files_do(files):
     tensor = torch.zeros(3)
     busy(files, tensor)

@@ -137,18 +137,22 @@ def test_tensors_share_the_memory_of_the_batch(load):
 
 @pytest.mark.parametrize("named", ["cuda", "cuda:1"])
 def test_a_loader_for_a_device_reads_ahead_and_sends_each_batch_there(named, load, monkeypatch):
-    """Without a GPU: what is asked of CUDA is noted."""
+    """Without a GPU: what is asked of CUDA is noted. A new thread's device is the first, where each
+    rank would open a context.
+    """
     train, _ = load()
     device, bound, sent_to = torch.device("cuda", 1), [], []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", bound.append)
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda to: bound.append((threading.current_thread().name, to))
+    )
     monkeypatch.setattr(base, "moved", lambda batch, to: sent_to.append(to) or batch)
     plain, ahead = make_loader(train, 4, 0, 1, 0), make_loader(train, 4, 0, 1, 0, device=named)
     batches = list(zip(plain, ahead))
     for one, other in batches:
         assert torch.equal(one["index"], other["index"])
         assert torch.equal(one["actions"], other["actions"])
-    assert bound == [device] and sent_to == [device] * len(batches)
+    assert bound == [("rlds-ahead_0", device)] and sent_to == [device] * len(batches)
 
 
 def test_bytes_that_are_no_text_are_replaced_and_fill_bytes_are_cut_off():
@@ -186,17 +190,3 @@ def test_what_training_reads_is_moved_and_nothing_else():
     assert batch["obs"]["a"].is_meta and batch["actions"].is_meta and batch["pad_mask"].is_meta
     assert not batch["index"].is_meta and batch["language"] == ["x"]
     assert not raw["obs"]["a"].is_meta, "the loader's own batch is left alone"
-
-
-def test_the_thread_works_on_the_ranks_device(monkeypatch):
-    """A new thread's device is the first, where each rank would open a context."""
-    bound = {}
-
-    def bind(device):
-        bound[threading.get_ident()] = device
-
-    monkeypatch.setattr(torch.cuda, "set_device", bind)
-    ahead = Prefetcher(lambda number: threading.get_ident(), torch.device("cuda", 1))
-    thread = ahead.next_of(Recorder(2))
-    assert thread != threading.get_ident()
-    assert bound == {thread: torch.device("cuda", 1)}
