@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,12 @@ class Profile:
 def line(profiles: list[Profile]) -> str:
     """Return the line for the user: means over ranks, and the worst share of waiting for data."""
     first, count = profiles[0], len(profiles)
-    mean = Profile(
-        first.steps,
-        max(profile.seconds for profile in profiles),
-        sum(profile.busy for profile in profiles) / count,
-        max(profile.data for profile in profiles),
-        sum(profile.gradients for profile in profiles) / count,
-        first.on_gpu,
-        first.cores,
-        first.is_rlds,
+    mean = replace(
+        first,
+        seconds=max(profile.seconds for profile in profiles),
+        busy=sum(profile.busy for profile in profiles) / count,
+        data=max(profile.data for profile in profiles),
+        gradients=sum(profile.gradients for profile in profiles) / count,
     )
     device = "GPU" if mean.on_gpu else f"{mean.cores} CPU core(s) of a rank"
     return (
