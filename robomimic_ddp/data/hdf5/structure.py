@@ -48,15 +48,7 @@ class Structure:
     def find(self, place: str) -> Any:
         """Return the group or dataset at `place`; None if there is none."""
         with _reading(f"{self.path}: {place!r}"):
-            try:
-                return self.file[place]
-            except KeyError:  # missing, or behind a broken link
-                group = self.file
-                for name in place.split("/"):
-                    if not hasattr(group, "items") or group.get(name, getlink=True) is None:
-                        return None
-                    group = group[name]
-                raise
+            return self.file[place] if place in self.file else None
 
     def group(self, place: str) -> Any | None:
         """Return the group at `place`; None if there is none. Raises DataError for a dataset."""
@@ -91,25 +83,14 @@ class Structure:
         with _reading(f"{self.path}: the attribute {name} of {place}"):
             return None if item is None else item.attrs.get(name)
 
-    def length(self, episode: str) -> int | None:
-        """Return `num_samples` of an episode, or None. Raises DataError if it is not an integer."""
-        value = self.attribute(f"data/{episode}", "num_samples")
-        try:
-            if value is None or int(value) == value:
-                return None if value is None else int(value)
-        except (TypeError, ValueError, OverflowError):
-            pass
-        raise DataError(
-            f"{self.path}: {episode} has num_samples={value!r}; expected a whole number, the steps "
-            "of the episode. Write the attribute again."
-        )
-
     def steps(self, episode: str) -> int:
         """Return `num_samples` of an episode. Raises DataError if it has none."""
-        steps = self.length(episode)
-        if steps is None or steps < 1:
+        value = self.attribute(f"data/{episode}", "num_samples")
+        with _reading(f"{self.path}: num_samples of {episode}"):
+            steps = 0 if value is None else int(value)
+        if steps < 1:
             raise DataError(
-                f"{self.path}: {episode} has num_samples={steps}: an episode of at least one step "
+                f"{self.path}: {episode} has num_samples={value}: an episode of at least one step "
                 "is needed. Remove it from the file, or from the filter key."
             )
         return steps
@@ -118,17 +99,8 @@ class Structure:
         """Return the episodes of the filter key `key`. Raises DataError if it is not a list of
         text.
         """
-        place = f"mask/{key}"
-        dataset = self.find(place)
+        dataset = self.find(f"mask/{key}")
         with _reading(f"{self.path}: filter key {key!r}"):
-            dtype, shape = getattr(dataset, "dtype", None), getattr(dataset, "shape", None)
-            if dtype is None or shape is None or len(shape) != 1 or dtype.kind not in "SO":
-                is_what = "a group" if dtype is None else f"{dtype} of shape {shape}"
-                raise DataError(
-                    f"{self.path}: filter key {key!r} is {is_what}; expected a list of episodes' "
-                    'names as text, such as "demo_0". Make it again with the host\'s '
-                    "scripts/split_train_val.py."
-                )
             return [name.decode() for name in dataset[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
