@@ -62,12 +62,12 @@ class StepHook:
 
 class StepHooks:
     """Replaces two methods of `model`, and calls `hooks` around them. beneath: the methods that it
-    calls, by default the host's.
+    calls, by name, by default the host's.
     """
 
     def __init__(self, model: Any) -> None:
         self.set_hooks([])
-        self.beneath = _Methods(**{n: getattr(model, n) for n in _SEEN if hasattr(model, n)})
+        self.beneath = SimpleNamespace(**{n: getattr(model, n) for n in _SEEN if hasattr(model, n)})
         self._batch: Any = None
 
     def set_hooks(self, hooks: Iterable[StepHook]) -> None:
@@ -102,10 +102,6 @@ def _defines(hook: StepHook, name: str) -> bool:
 
 
 _SEEN = ("process_batch_for_training", "log_info")
-
-
-class _Methods(SimpleNamespace):
-    """Methods of a host's algorithm, by name."""
 
 
 def end(model: Any) -> None:

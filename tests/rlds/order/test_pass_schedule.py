@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import BLOCK_WINDOWS, PassPlan
-from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 SEED = 11
 
@@ -215,10 +214,3 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
     first = plan.block(plan.block_of(1_280_000), 1_280_000)
     assert len(first.leaving) <= 25_000 + 300 and first.records[:, 2].sum() <= 3 * 25_000 + 600
     assert len(set(tape.take(20))) == 20 * 128
-
-
-def test_a_shuffle_buffer_is_no_larger_than_the_data():
-    batching = Batching(4, 100, 3, True)
-    assert [batching.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
-    assert batching.for_windows(30) == Batching(4, 30, 3, True)
-    assert Batching(4, 100, 3).pin_memory is False
