@@ -147,11 +147,6 @@ class MixtureTrainLoader(_MixtureLoader):
 class MixtureValidLoader(_MixtureLoader):
     """One rank's share of the validation windows of all datasets, one dataset after the other."""
 
-    @property
-    def windows(self) -> int:
-        """Windows of this rank."""
-        return sum(member.windows for member in self.members)
-
     def __len__(self) -> int:
         """Return the batches of this rank; each dataset's last one may be short."""
         return sum(len(member) for member in self.members)
