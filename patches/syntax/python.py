@@ -48,26 +48,6 @@ def imported_names(tree: ast.AST, package: Sequence[str] = ()) -> Iterator[tuple
                 yield name, ".".join([*above, stands_for.lstrip(".")])
 
 
-def bindings(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
-    """Return the names that imports bind, with what they stand for ("..utils.x" for a relative
-    import), and the names that have another meaning as well, or only.
-    """
-    imported: dict[str, str] = {}
-    others: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for name, stands_for in _stands_for(node):
-                if imported.setdefault(name, stands_for) != stands_for:
-                    others.add(name)
-        elif isinstance(node, ast.Name):
-            if not isinstance(node.ctx, ast.Load):
-                others.add(node.id)
-        elif not isinstance(node, ast.alias):
-            fields = (getattr(node, field, None) for field in ("name", "arg", "rest"))
-            others.update(name for name in fields if isinstance(name, str))
-    return imported, others
-
-
 def _stands_for(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
     """Yield (name in the file, what it stands for) of one import: "..utils.x" if it is relative."""
     for alias in statement.names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +20,8 @@ from robomimic_ddp.patches.syntax.imports import (
     top_level_imports,
     with_api_import,
 )
-from robomimic_ddp.patches.syntax.python import bindings, syntax_tree
+from robomimic_ddp.patches.syntax.python import syntax_tree
 
-LOCAL = "<local>."
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 
@@ -74,10 +72,6 @@ class Source:
     def _scopes(self):
         return self._metadata.resolve(ScopeProvider)
 
-    @cached_property
-    def _bindings(self) -> tuple[dict[str, str], set[str]]:
-        return bindings(syntax_tree(self.data))
-
     def calls(self, node: cst.CSTNode) -> list[cst.Call]:
         """Return the calls at or under `node`, which many fixers look through."""
         if node not in self._calls:
@@ -103,21 +97,12 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:
-        {"torch.nn.DataParallel"}. A name that the file binds otherwise is "<local>.NAME" (or
-        "main.<locals>.NAME", where it has other meanings), an unbound one stands for itself,
-        another expression for nothing.
+        {"torch.nn.DataParallel"}. An unbound name stands for itself, another expression for
+        nothing.
         """
         text = dotted(node)
         if not text:
             return frozenset()
-        root, dot, rest = text.partition(".")
-        imported, others = self._bindings
-        is_builtin = hasattr(builtins, root)
-        if root not in imported and not (is_builtin and root in others):
-            prefix = "builtins." if is_builtin else LOCAL if root in others else ""
-            return frozenset([prefix + text])
-        if root not in others:
-            return frozenset([imported[root] + dot + rest])
         scope = self._scopes.get(node)
         names = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
         return frozenset(names or {text})
@@ -130,9 +115,7 @@ class Source:
         last = {name.rpartition(".")[2] for name in qualified}
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
             return False
-        text = dotted(node)
-        is_imported = text.partition(".")[0] in self._bindings[0]
-        if not is_imported and {text, f"builtins.{text}"}.isdisjoint(qualified):
+        if not any(name.encode() in self.data for name in last):
             return False
         return not self.names(node).isdisjoint(qualified)
 
