@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, ScopeProvider
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.syntax.imports import (
@@ -66,7 +66,7 @@ class Source:
 
     @cached_property
     def _positions(self):
-        return _Positions().of(self.module)
+        return self._metadata.resolve(PositionProvider)
 
     @cached_property
     def _scopes(self):
@@ -137,15 +137,6 @@ class Source:
         data = module.bytes
         syntax_tree(data, self.path)  # an edit that does not compile is our bug
         return data
-
-
-class _Positions(PositionProvider):
-    """LibCST's, without the second visit of the whole file that its resolver makes for nothing."""
-
-    def of(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
-        """Return where each node of `module` stands."""
-        self._gen_impl(module)
-        return self._computed
 
 
 def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterator[Node]:
