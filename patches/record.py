@@ -103,7 +103,8 @@ def revert(host: Host, force: bool = False, only: Container[str] | None = None) 
         if name in edited and current is not None:
             copy = _free_name(path)
             copies.append((name, copy.name))
-            changes.append(Change(copy, None, current, stat.S_IMODE(path.stat().st_mode)))
+            mode = stat.S_IMODE(path.stat().st_mode)
+            changes.append(Change(copy, None, current, mode, is_record=True))
         if current != entry.original:
             (removed if entry.original is None else restored).append(name)
             changes.append(Change(host.target(name), current, entry.original))

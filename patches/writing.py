@@ -142,7 +142,7 @@ class _Staged:
         if not (is_replaced or self.is_removed):
             return ""
         if _content(self.target) != self.change.after:
-            return f"{self.change.path} has the new contents, edited since{self._keep()}"
+            return f"{self.change.path} has the new contents, edited since"
         try:
             if self.former is None:
                 self.target.unlink(missing_ok=True)
@@ -150,17 +150,8 @@ class _Staged:
                 os.replace(self.former, self.target)
         except OSError as error:
             state = "has the new contents" if self.new else "is removed"
-            return f"{self.change.path} {state}{self._keep()}: {error.strerror or error}"
+            return f"{self.change.path} {state}: {error.strerror or error}"
         return ""
-
-    def _keep(self) -> str:
-        """Saves the former contents from `clean`; returns where they are, in words."""
-        former, self.former = self.former, None
-        if former is None:
-            return ""
-        with suppress(OSError):
-            former = former.rename(former.with_name(f"{former.name[1:-4]}.former"))
-        return f" (the former ones are in {former.name})"
 
     def clean(self) -> None:
         """Remove what is left in the folder of the target."""
