@@ -157,11 +157,6 @@ def _apply(args: argparse.Namespace) -> int:
             "note: these are the files of an installed package, for every program that imports "
             "it; `robomimic-ddp run` edits in memory only"
         )
-    elif host.needs_another_name:
-        say(
-            f"note: its files import robomimic, and this folder is named {host.package.name}: "
-            "Python takes it for that package only under that name"
-        )
     _print_base(examination)
     return EXIT_DONE
 

@@ -85,22 +85,11 @@ class Host:
         """
         if self.scripts or self.package.name == "robomimic":
             return bool(self.scripts)
-        return {self.package.name, "robomimic"} <= self._imported
-
-    @property
-    def needs_another_name(self) -> bool:
-        """Whether it is a copy of robomimic under another name: no import finds it."""
-        imports_it = "robomimic" in self._imported and self.package.name not in self._imported
-        return imports_it and not self.scripts
-
-    @cached_property
-    def _imported(self) -> set[str]:
-        """The packages that its files import."""
         imported: set[str] = set()
         for path in self.files((*TRAIN_SCRIPTS, "utils/*.py", "algo/*.py")):
             names = imported_names(parsed(self.read(path)), [self.package.name, "folder"])
             imported |= {target.partition(".")[0] for _, target in names}
-        return imported
+        return {self.package.name, "robomimic"} <= imported
 
     @cached_property
     def base(self) -> Host | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 
@@ -106,20 +104,6 @@ def test_apply_says_that_it_has_edited_an_installed_package(command, host, tmp_p
     host.parent.rename(installed)
     code, out, _ = command("apply", str(installed / host.name))
     assert code == 0 and "the files of an installed package" in out
-
-
-@pytest.mark.parametrize("renames_imports", [False, True])
-def test_apply_names_a_folder_that_no_import_finds(command, host, renames_imports):
-    copy = host.parent / "labmimic"
-    shutil.copytree(host, copy)
-    for path in copy.rglob("*.py") if renames_imports else ():
-        path.write_text(re.sub(r"\brobomimic\b", "labmimic", path.read_text()))
-    code, out, _ = command("apply", str(copy))
-    assert code == 0
-    assert (
-        "its files import robomimic, and this folder is named labmimic" in out
-    ) != renames_imports
-    assert "is named" not in command("apply", str(host))[1]
 
 
 def test_status_is_readable_on_a_terminal(command, host, monkeypatch):
