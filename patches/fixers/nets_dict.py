@@ -6,14 +6,11 @@ synchronises them optimizer by optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from robomimic_ddp.patches.edits import (
     api_calls,
     calls,
-    key_of,
     names_in,
     text_of,
     unrecognised,
@@ -67,21 +64,12 @@ def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     diffuses = any(word in source.data for word in (b"noise_pred", b"diffusers"))
     if where is None and not (diffuses and dicts):
         return [NotPresent("it makes no nets of a diffusion policy")]
-    items = [item for pairs in dicts for item in _items(source, pairs)] + list(_put_in(module))
-    nets = [key for key, value in items if not _is_dict(value)]
-    keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
-        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. The "
-        "nets are synchronised by their optimizers, as other algorithms' are; ddp.precision, "
-        "ddp.compile and DataParallel do not reach them"
+        f"no nn.ModuleDict is written with the keys {' and '.join(NETS)}. Other nets are "
+        "synchronised by their optimizers, as other algorithms' are; ddp.precision, ddp.compile "
+        "and DataParallel do not reach them"
     )
     return [unrecognised(source, where or dicts[0], why, blocks=False)]
-
-
-def _is_dict(value: cst.BaseExpression) -> bool:
-    """Return whether the value is a ModuleDict whose own keys are written in it."""
-    is_call = isinstance(value, cst.Call) and bool(value.args)
-    return is_call and dotted(value.func).endswith("ModuleDict")
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
@@ -141,14 +129,6 @@ def _items(source: Source, module_dict: cst.Call) -> list[tuple[str, cst.BaseExp
     if isinstance(content, cst.Call) and source.resolves(content.func, "builtins.dict"):
         return [(arg.keyword.value, arg.value) for arg in content.args if arg.keyword is not None]
     return []
-
-
-def _put_in(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Key and net of each `self.nets["key"] = net`."""
-    for assign in walk(module, cst.Assign):
-        for target in (goal.target for goal in assign.targets):
-            if key_of(target) and dotted(target.value) == "self.nets":
-                yield key_of(target), assign.value
 
 
 def _alternatives(value: cst.BaseExpression) -> list[cst.BaseExpression]:
