@@ -6,7 +6,6 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import api_calls, calls, rename
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, walk
 
 CLASSES = ("diffusers.training_utils.EMAModel", "diffusers.EMAModel")
@@ -28,19 +27,9 @@ def find(source: Source, module: cst.Module) -> list[Found]:
     places += api_calls(source, module, "averaged_copy")
     if places:
         return places
-    if own_way:
-        why = "the host makes its EMAModel with any version of diffusers, and keeps it"
-        return [NotPresent(why)]
     if constructors:
-        why = (
-            f"EMAModel in line {source.line(constructors[0])} fits both versions; the host keeps it"
-        )
-        return [NotPresent(why)]
-    for call in walk(module, cst.Call):
-        if dotted(call.func).rpartition(".")[2] == "EMAModel":
-            where = f"EMAModel in line {source.line(call)}"
-            why = f"{where} is not imported from diffusers by its name; the host keeps it"
-            return [NotPresent(why)]
+        why = f"EMAModel in line {source.line(constructors[0])} works with any version of diffusers"
+        return [NotPresent(f"{why}; the host keeps it")]
     return []
 
 
@@ -71,5 +60,5 @@ FIXER = Fixer(
     find,
     "make it with DDPUtils.averaged_copy(model=nets, ...), with EMAModel's arguments",
     words=("EMAModel", "diffusers"),
-    missing="no EMAModel is called",
+    missing="no EMAModel of diffusers is called by that name",
 )
