@@ -8,13 +8,12 @@ and `loader` are mappings, of which the three are merged by name.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from robomimic_ddp.config import option_values
-from robomimic_ddp.errors import OptionError
+from robomimic_ddp.errors import OptionError, did_you_mean
 
 
 def _option(
@@ -291,10 +290,8 @@ def _unknown(name: str, spelled: str) -> OptionError:
     for option, names in PASSED_ON.items():
         if name in names:
             return OptionError(f"{spelled} is not an option: use ddp.{option}.{name}.")
-    close = difflib.get_close_matches(name, FIELDS)
-    prefix = spelled[: -len(name)]
-    likely = [prefix + (option.upper() if spelled.isupper() else option) for option in close]
-    hint = f" Did you mean {' or '.join(likely)}?" if close else ""
+    known = map(str.upper, FIELDS) if spelled.isupper() else FIELDS
+    hint = did_you_mean(spelled[-len(name) :], known, spelled[: -len(name)])
     return OptionError(
         f"{spelled} is not an option.{hint} docs/options.md lists all {len(FIELDS)}."
     )

@@ -89,7 +89,6 @@ def test_the_number_of_columns_is_part_of_comm():
             ["ROBOMIMIC_DDP_LR_SCALIN", "Did you mean ROBOMIMIC_DDP_LR_SCALING?"],
         ),
         ({"file": {"zzz": 1}}, ["ddp.zzz is not an option", "docs/options.md lists all"]),
-        ({"file": {"fsdp_lo": 1}}, ["ddp.fsdp_offload or ddp.fsdp_replicas?"]),
         ({"file": {"lr_scaling": "cube"}}, ["ddp.lr_scaling='cube'", "linear", "default none"]),
         ({"file": {"verify": "perhaps"}}, ["true | false"]),
         ({"environment": {"batch": "huge"}}, ["ROBOMIMIC_DDP_BATCH='huge'", "per_rank | global"]),

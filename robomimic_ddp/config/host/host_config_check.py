@@ -209,8 +209,8 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
         if not is_whole(value, least, most):
             null = f", or null for {_MAY_BE_NULL[dotted]}" if dotted in _MAY_BE_NULL else ""
             raise ConfigError(
-                f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
-                f"most {most}{null}."
+                f"{dotted}={value!r}: expected a whole number of at least {least}, at most "
+                f"{most}{null}."
             )
     for dotted, (fits, expected) in _FITTING.items():
         if dotted in values and not fits(values[dotted]):
@@ -223,11 +223,6 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
         require_once("train.action_keys", values["train.action_keys"])
     if algorithm == "diffusion_policy":
         _require_horizons(values)
-
-
-def _shortened(value: Any) -> str:
-    """Return `value` for a message; Python refuses to print numbers of thousands of digits."""
-    return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
