@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import lone_scripts
 from robomimic_ddp.patches.host.hosts import Host
@@ -126,10 +126,7 @@ def _apply(args: argparse.Namespace) -> int:
         record.clean(host)
     if not examination.patches:
         if not args.check:
-            try:  # the user may have added or removed lines of ours
-                record.apply(examination)
-            except PatchError as error:
-                say(f"note: the record of the edits stays as it is: {error}")
+            record.apply(examination)  # the user may have added or removed lines of ours
         say(f"{host.package}: everything is in place already; nothing was written.")
         for note in report.left_alone(examination):
             say(f"note: {note}")

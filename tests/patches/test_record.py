@@ -139,24 +139,6 @@ def test_apply_takes_note_of_lines_that_the_user_removed(host, command):
 
 
 @pytest.mark.bad_input
-def test_apply_on_a_read_only_host_that_is_patched_has_nothing_to_do(host, command):
-    apply(host)
-    path = host / "utils/train_utils.py"
-    path.write_text(path.read_text().replace('DDPUtils.ask("overwrite? ")', '"y"'))
-    before = snapshot(host)
-    (host / record.NAME).chmod(0o444)
-    host.chmod(0o555)
-    try:
-        code, out, _ = command("apply", "--without", "ask", host)
-        assert code == 0 and "in place already" in out
-        assert "note: the record of the edits stays as it is: " in out
-    finally:
-        host.chmod(0o755)
-    (host / record.NAME).chmod(0o644)
-    assert snapshot(host)[record.NAME][0] == before[record.NAME][0]
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     "spoil",
     [
