@@ -37,11 +37,6 @@ def hosts_entry(make):
 
 
 FILES = (
-    Case(
-        "config: no such file",
-        lambda place: [f"load_from={place.folder / 'none.json'}"],
-        ("none.json: no such file", "looked for"),
-    ),
     Case("config: a folder", lambda place: [f"load_from={place.folder}"], ("could not be read",)),
     Case("config: not JSON", text("batch_size: 3"), ("could not be read as JSON", "line 1")),
     Case("config: a list", text("[1, 2]"), ("contains a list", "algo_name")),
@@ -52,12 +47,6 @@ FILES = (
         ("config.json", "'seed' twice"),
     ),
     Case("config: no algo_name", without_algorithm, ("found no algo_name", "algo_name=NAME")),
-    Case(
-        "config: no such file in the host's own entry",
-        lambda place: [place.folder / "none.json"],
-        ("--config", "none.json: no such file"),
-        entry="train",
-    ),
     Case(
         "config: algo_name a list in the host's own entry",
         hosts_entry(text('{"algo_name": ["bc"]}')),
@@ -88,12 +77,6 @@ KEYS = (
         "key: unknown in the file",
         dotlist(train={"batchsize": 3}),
         ("unknown key train.batchsize", "train.batch_size"),
-    ),
-    Case(
-        "key: unknown in the host's own entry",
-        hosts_entry(dotlist(train={"batchsize": 3})),
-        ("unknown key train.batchsize", "train.batch_size"),
-        entry="train",
     ),
     Case("key: at the top", dotlist("batch_size=16"), ("key batch_size", "train.batch_size")),
     Case(

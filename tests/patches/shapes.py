@@ -1,7 +1,8 @@
 """Hosts put together from the shapes that real codebases have, in our own words.
 
-Each seam has a table of its shapes by name. `build` takes one shape of each seam; any combination
-is a host that can be patched. tests/fixers says what each fixer makes of them.
+Each seam of which several fixers see a part has a table of its shapes by name. `build` takes one
+shape of each; any combination is a host that can be patched. tests/fixers has the shapes that one
+fixer alone looks at.
 """
 
 from __future__ import annotations
@@ -51,16 +52,6 @@ NETS = {
         nets = nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})
 """,
 }
-EMA = {
-    "model=": "ema = EMAModel(model=nets, power=0.75)",
-    "parameters=": "ema = EMAModel(parameters=nets.parameters(), power=0.75)",
-    "try one, except the other": """try:
-            ema = EMAModel(model=nets, power=0.75)
-        except TypeError:
-            ema = EMAModel(parameters=nets.parameters(), power=0.75)""",
-    "helper": "ema, self.ema_nets = _create_ema(nets, power=0.75)",
-    "none": "ema = None",
-}
 LANGUAGE = {
     "none": "",
     "DistilBERT at import": """from transformers import AutoTokenizer, AutoModel
@@ -93,18 +84,6 @@ LOADER = {
         valid_loader = DataLoader(dataset=validset, shuffle=False)
 """,
 }
-SIGNATURE = {
-    "config, device": "train(config, device)",
-    "resume": "train(config, device, resume=False)",
-    "more": "train(config, device, auto_remove_exp=False, args=None)",
-}
-EPOCH = {
-    "log": """        step_log = TrainUtils.run_epoch(model=model, data_loader=train_loader)
-""",
-    "log and an iterator": """        step_log, data_iter = TrainUtils.run_epoch(
-            model=model, data_loader=train_loader, epoch=epoch, data_loader_iter=data_iter)
-""",
-}
 SAVES = {
     "none": "",
     "config.json": """    with open(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:
@@ -119,30 +98,6 @@ SAVES = {
 """,
     "by the clock": """    check = (every is not None) and (time.time() - last_ckpt_time > every)
 """,
-}
-MAIN = {
-    "prints and exits 0": """    try:
-        train(config, device=None)
-    except Exception as e:
-        res_str = "run failed with error:\\n{}\\n\\n{}".format(e, traceback.format_exc())
-    print(res_str)
-""",
-    "raises": """    try:
-        train(config, device=None)
-    except Exception:
-        print("failed")
-        raise
-""",
-    "catches nothing": "    train(config, device=None)\n",
-}
-EXP_DIR = {
-    "three paths": "return log_dir, output_dir, video_dir",
-    "four paths, time last": "return log_dir, output_dir, video_dir, time_dir",
-    "four paths, vis last": "return log_dir, output_dir, video_dir, vis_dir",
-}
-RUN_EPOCH = {
-    "log": "return step_log_all",
-    "log and iterator": "return step_log_all, data_loader_iter",
 }
 OWN_RLDS_ENTRY = {
     "none": "",
@@ -183,15 +138,9 @@ def main(args):
 }
 SEAMS = {
     "nets": NETS,
-    "ema": EMA,
     "language": LANGUAGE,
     "loader": LOADER,
-    "signature": SIGNATURE,
-    "epoch": EPOCH,
     "saves": SAVES,
-    "main": MAIN,
-    "exp_dir": EXP_DIR,
-    "run_epoch": RUN_EPOCH,
     "rlds_entry": OWN_RLDS_ENTRY,
     "second_script": SECOND_SCRIPT,
 }
@@ -207,7 +156,7 @@ import robomimic.utils.tensor_utils as TensorUtils
 class DiffusionPolicyUNet:
     def _create_networks(self):
 {nets}        nets = nets.float().to(self.device)
-        {ema}
+        ema = EMAModel(model=nets, power=0.75)
 
     def process_batch_for_training(self, batch):
         return TensorUtils.to_device(TensorUtils.to_float(batch), self.device)
@@ -224,16 +173,23 @@ import robomimic.utils.train_utils as TrainUtils
 from robomimic.config import config_factory
 
 
-def {signature}:
+def train(config, device, resume=False):
     last_ckpt_time = time.time()
 {loader}{saves}    best_valid_loss = None
     for epoch in range(1, config.train.num_epochs + 1):  # epoch numbers start at 1
-{epoch}
+        step_log, data_iter = TrainUtils.run_epoch(
+            model=model, data_loader=train_loader, epoch=epoch, data_loader_iter=data_iter)
+
 
 def main(args):
     ext_cfg = json.load(open(args.config, 'r'))
     config = config_factory(ext_cfg["algo_name"])
-{main}
+    try:
+        train(config, device=None)
+    except Exception as e:
+        res_str = "run failed with error:\\n{{}}\\n\\n{{}}".format(e, traceback.format_exc())
+    print(res_str)
+
 
 if __name__ == "__main__":
     main(None)
@@ -245,11 +201,11 @@ import robomimic.utils.log_utils as LogUtils
 def get_exp_dir(config, auto_remove_exp_dir=False):
     if os.path.exists(base):
         answer = input("overwrite? ")
-    {exp_dir}
+    return log_dir, output_dir, video_dir
 
 
 def run_epoch(model, data_loader, epoch, num_steps=None):
-    {run_epoch}
+    return step_log_all
 
 
 def save_model(model, ckpt_path):
@@ -278,7 +234,7 @@ def build(root: Path, chosen: dict[str, str], package: str = "robomimic") -> Pat
         "algo/__init__.py": "",
         "algo/diffusion_policy.py": _ALGO.format(**text),
         "utils/__init__.py": "",
-        "utils/train_utils.py": _UTILS.format(**text),
+        "utils/train_utils.py": _UTILS,
         "utils/torch_utils.py": _TORCH,
         "scripts/train.py": _TRAIN.format(**text),
         "scripts/train_rlds.py": text["rlds_entry"],
