@@ -85,17 +85,12 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
 
 
 def _places(trainers: Sequence[Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
-    """Yield where the host trains without an edit: what is left on one rank, and what calls a
-    training function that is patched.
-    """
+    """Yield where the host trains on one rank, without an edit."""
     fixer = next((candidate for candidate in fixers if candidate.name == "distributed"), None)
     for entry in trainers if fixer else ():
         if entry.why:
             why = f"this place is not patched, and would train on one rank only: {entry.why}"
             yield Finding(fixer, entry.path, Unrecognised(entry.line, why, blocks=False))
-        elif entry.calls:
-            reason = f"it calls the training function of {entry.calls}, which has the edit"
-            yield Finding(fixer, entry.path, NotPresent(reason, (entry.line,)))
 
 
 def _files(
@@ -107,8 +102,7 @@ def _files(
     """Return the files that `fixer` looks at."""
     paths = host.files(fixer.files)
     if fixer.files == TRAIN_SCRIPTS:
-        trains = {entry.path for entry in trainers if entry.function}
-        trains |= {entry.path for entry in trainers if entry.calls and _has_main(host, entry.path)}
+        trains = {entry.path for entry in trainers if not entry.why}
         left = {entry.path for entry in trainers if entry.why} - trains
         paths = sorted({*paths, *trains} - left)
     if TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
@@ -118,10 +112,6 @@ def _files(
         for path in paths
         if fixer.may_apply_to(host.read(path) or b"", _training(trainers, path))
     ]
-
-
-def _has_main(host: Host, path: str) -> bool:
-    return not path.startswith("../") and b"def main(" in (host.read(path) or b"")
 
 
 def _training(trainers: Sequence[Entry], path: str) -> str:

@@ -42,16 +42,15 @@ _MAY_TRAIN = re.compile(rb"\brun_\w*epoch|" + _ON_BATCH.encode())
 class Entry:
     """A file that trains, relative to the package ("../examples/a.py": outside it).
 
-    function: the training function that can be patched, at top level; "" where the file has none
-    or calls another file's. line: that of the function or of the call. why: what keeps the place
-    from being patched, or "". calls: the file whose training function it calls, or "".
+    function: the training function that can be patched, at top level; "" where the file has none,
+    or has a main() that calls another file's. line: that of the function or of the call. why: what
+    keeps the place from being patched, or "".
     """
 
     path: str
     line: int
     function: str = ""
     why: str = ""
-    calls: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,9 @@ class Use:
 
 
 def find(host: Host) -> list[Entry]:
-    """Return every file of the host that trains, and every file that calls a training function."""
+    """Return every file of the host that trains, and every file of the package whose main() calls
+    a training function.
+    """
     sources = dict(host.sources())
     entries, scripts = [], host.files(TRAIN_SCRIPTS)
     for path, data in sources.items():
@@ -82,7 +83,8 @@ def find(host: Host) -> list[Entry]:
     imports = re.compile(pattern, re.MULTILINE)
     known = {entry.path for entry in entries}
     for path, data in sources.items():
-        if functions and path not in known and imports.search(data):
+        has_main = b"def main(" in data and not path.startswith("../")
+        if functions and has_main and path not in known and imports.search(data):
             entries += _callers(host, path, parsed(data), functions)
     return entries
 
@@ -163,7 +165,7 @@ def _callers(
         module, _, name = target.rpartition(".")
         entry = functions.get(_own_name(host, module))
         if entry is not None and entry.function == name:
-            yield Entry(path, node.lineno, calls=entry.path)
+            yield Entry(path, node.lineno)
             return
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.patches.outcomes import Applied, NotPresent, Unrecognised
+from robomimic_ddp.patches.outcomes import Applied, Unrecognised
 from tests.patches.support import SMALL_HOST, append, examine, snapshot, write_host
 
 SCRIPT = SMALL_HOST["scripts/train.py"]
@@ -102,25 +102,16 @@ def test_a_script_with_edits_of_ours_is_not_left_half_patched(host, command):
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("imported", "name"),
     [
-        ("utils/test_utils.py", "from robomimic.scripts.train import train\ntrain(1, 2)\n"),
-        ("scripts/grid.py", "from .train import train as fit\nfit(1, device=2)\n"),
-        ("../tests/test_bc.py", "import robomimic.scripts.train as T\nT.train(1, 2)\n"),
+        ("from robomimic.scripts.train import train", "train"),
+        ("from .train import train as fit", "fit"),
+        ("import robomimic.scripts.train as T", "T.train"),
     ],
 )
-def test_a_caller_of_a_training_function_needs_no_edit_and_is_listed(host, path, text):
-    (host.parent / ".git").mkdir()
-    (host / path).parent.mkdir(exist_ok=True)
-    (host / path).write_text(text)
-    named = outcome(examine(host), path, "distributed")
-    assert isinstance(named, NotPresent) and named.lines == (2,)
-    assert named.reason.startswith("it calls the training function of scripts/train.py")
-
-
-def test_the_main_of_a_caller_gets_the_edits_of_an_entry(host):
+def test_the_main_of_a_caller_gets_the_edits_of_an_entry(host, imported, name):
     text = SCRIPT[: SCRIPT.index("def train")] + SCRIPT[SCRIPT.index("def main") :]
-    text = text.replace("import os\n", "from robomimic.scripts.train import train\n")
+    text = text.replace("import os\n", f"{imported}\n").replace("train(config", f"{name}(config")
     (host / "scripts/launch.py").write_text(text)
     examination = examine(host)
     for name in ("entry_point", "prepare_config", "reraise"):
