@@ -38,6 +38,14 @@ TIMED = CLOCK.replace("@@\n", "")
 DEVICES = "device_ids=list(range(0,torch.cuda.device_count()))"
 PARALLEL = "DDPUtils.parallel(net, module_key=True)"
 NETS = "import torch\nimport torch.nn as nn\n"
+AVERAGE = "from diffusers.training_utils import EMAModel\n"
+OURS = "<<EMAModel|DDPUtils.averaged_copy>>"
+UNET = "import robomimic.models.diffusion_policy_nets as DPNets\n"
+POLICY = "class Policy(PolicyAlgo):\n    def _create_networks(self):\n        self.algo_config\n"
+SIZES = [
+    f"{name}=self.algo_config.unet.{name}"
+    for name in ("diffusion_step_embed_dim", "down_dims", "kernel_size", "n_groups")
+]
 MAIN_PATCHED = f"{IMPORT}\n\n@DDPUtils.entry_point(api_version=1)\n{MAIN}"
 
 
@@ -605,6 +613,45 @@ def train(config, device):
         f"{LOADER}@@\n{TRAIN}    train_loader = DataLoader(trainset)\n"
         "    valid_loader = <<DataLoader|DDPUtils.valid_loader>>(validset)\n",
     ],
+    "averaged_copy": [
+        f"{AVERAGE}@@\nema = {OURS}(model=nets, power=self.algo_config.ema.power)\n",
+        f"{AVERAGE}@@\nema = {OURS}(parameters=nets.parameters(), power=0.75)\n",
+        f"from diffusers import EMAModel\n@@\nema = {OURS}(nets.parameters(), power=0.75)\n",
+        # A helper that returns both.
+        f"""import copy
+
+{AVERAGE}@@
+
+def _create_ema(model, power):
+    ema = {OURS}(parameters=model.parameters(), power=power)
+    return ema, copy.deepcopy(model)
+""",
+        # Two branches are two averages.
+        f"""{AVERAGE}@@
+if old:
+    ema = {OURS}(model=nets)
+else:
+    ema = {OURS}(parameters=nets.parameters())
+""",
+    ],
+    "unet_config": [
+        *(
+            f"""{UNET}@@
+{POLICY}        net = DPNets.ConditionalUnet1D(
+            input_dim=self.ac_dim,
+            global_cond_dim=obs_dim*self.algo_config.horizon<<|{lines}>>{end}
+        )
+"""
+            for lines in ["".join(f",\n            {size}" for size in SIZES)]
+            for end in ("", ",")
+        ),
+        # A size that the host gives by position stays the host's.
+        f"{UNET}@@\n{POLICY}"
+        f"        net = DPNets.ConditionalUnet1D(10, 64, 128<<|, {', '.join(SIZES[1:])}>>)\n",
+        # DROID's codebase defines the net in the policy's file.
+        f"import torch.nn as nn\n@@\nclass ConditionalUnet1D(nn.Module):\n    pass\n{POLICY}"
+        f"        net = ConditionalUnet1D(input_dim=10, obs=64<<|, {', '.join(SIZES)}>>)\n",
+    ],
     "begin_run": [
         f"{UTILS}@@\n\n{MAIN}    log_dir, *_ = <<TrainUtils.get_exp_dir|"
         "DDPUtils.begin_run(TrainUtils.get_exp_dir)>>(config, auto_remove_exp_dir=True)\n",
@@ -806,6 +853,23 @@ def make(params, lr):
         line: f"{LOADER}{TRAIN}    {line}\n"
         for line in ("train_loader = DataLoader(dataset=trainset)", "valid_loader = None")
     },
+    "averaged_copy": {
+        "another library": "from mine import EMAModel\nema = EMAModel(model=nets)\n",
+        "subclass": f"{AVERAGE}class Mine(EMAModel):\n    pass\nema = Mine(model=nets)\n",
+        "either version's": f"{AVERAGE}ema = EMAModel(nets, power=0.75)\n",
+        "unknown": f"{AVERAGE}ema = EMAModel(*args)\n",
+        "tries both": f"""{AVERAGE}try:
+    ema = EMAModel(model=nets, power=0.75)
+except TypeError:
+    ema = EMAModel(parameters=nets.parameters(), power=0.75)
+""",
+    },
+    "unet_config": {
+        "another net": f"{UNET}{POLICY}        net = DPNets.Transformer(input_dim=10)\n",
+        "in no method": f"{UNET}def test(): return DPNets.ConditionalUnet1D(10, 64)\n{POLICY}",
+        "the net itself": "class ConditionalUnet1D:\n    def clone(self):\n"
+        "        return ConditionalUnet1D(1, 2)  # not of self.algo_config\n",
+    },
     "begin_run": {
         "train makes it": f"{UTILS}{TRAIN}{DIRECTORY}{MAIN}    train(config, device)\n",
     },
@@ -825,6 +889,9 @@ def make(params, lr):
 UNRECOGNISED = {
     "once": [(UTILS + writer('open(path, "w")') + MAIN + SCALE + DIRECTORY, 9)],
     "simulator": [(f"{LAUNCHER}AppLauncher(arguments)\n", 2)],
+    "unet_config": [
+        (f"{UNET}{POLICY}        net = DPNets.ConditionalUnet1D(**self.net_kwargs())\n", 5)
+    ],
     "atomic_save": [
         (f"import torch\n{SAVE}    torch.save({arguments})\n", 3)
         for arguments in ("params, f=path", "*both")

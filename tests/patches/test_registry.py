@@ -39,6 +39,13 @@ def test_a_seam_selects_all_its_fixers():
     assert rest == usual - {"data_parallel", "nets_dict", "ask"}
 
 
+def test_an_edit_that_changes_nets_is_off_by_default():
+    names = {fixer.name for fixer in select()}
+    assert {fixer.name for fixer in select(with_=["unet_config"])} - names == {"unet_config"}
+    note = all_fixers()["unet_config"].note
+    assert "checkpoints" in note and "hosts with this edit" in note
+
+
 @pytest.mark.bad_input
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UsageError, match="Did you mean scale_lr"):
