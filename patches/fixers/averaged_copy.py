@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import api_calls, calls, rename
-from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
+from robomimic_ddp.patches.edits import calls, rename
+from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.source import Source, walk
 
 CLASSES = ("diffusers.training_utils.EMAModel", "diffusers.EMAModel")
@@ -18,19 +18,12 @@ def find(source: Source, module: cst.Module) -> list[Found]:
     A host that tries one call and takes the other where it fails runs with any diffusers by itself:
     its average is left as it is, since which arithmetic it gets depends on that.
     """
-    constructors, own_way = list(calls(source, module, *CLASSES)), _attempts(source)
-    places = [
+    own_way = _attempts(source)
+    return [
         rename(source, call, "averaged_copy")
-        for call in constructors
+        for call in calls(source, module, *CLASSES)
         if call not in own_way and _is_known(call)
     ]
-    places += api_calls(source, module, "averaged_copy")
-    if places:
-        return places
-    if constructors:
-        why = f"EMAModel in line {source.line(constructors[0])} works with any version of diffusers"
-        return [NotPresent(f"{why}; the host keeps it")]
-    return []
 
 
 def _is_known(call: cst.Call) -> bool:
@@ -60,5 +53,6 @@ FIXER = Fixer(
     find,
     "make it with DDPUtils.averaged_copy(model=nets, ...), with EMAModel's arguments",
     words=("EMAModel", "diffusers"),
-    missing="no EMAModel of diffusers is called by that name",
+    done=("averaged_copy",),
+    missing="no EMAModel is called as only one of diffusers' versions takes it",
 )
