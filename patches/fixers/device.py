@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import (
-    api_calls,
     api_name,
     argument,
     calls,
@@ -55,8 +54,6 @@ def _models(source: Source, module: cst.Module) -> Iterator[Found]:
                 if isinstance(call.func, cst.Attribute)
             ):
                 yield wrap(source, call.func, "language_model")
-            elif api_calls(source, call.func, "language_model"):
-                yield call
 
 
 FIXERS = {
@@ -87,6 +84,7 @@ FIXERS = {
         _models,
         "load it with DDPUtils.language_model(AutoModel.from_pretrained)(...)",
         words=("from_pretrained", "transformers"),
+        done=("language_model",),
         missing="no language model is loaded while the file is imported",
     ),
 }

@@ -57,9 +57,7 @@ def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
         for assign in lines:
             if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
                 name = dotted(assign.targets[0].target)
-                if name in names and source.is_api(assign.value, "restored"):
-                    yield assign
-                elif name in names:
+                if name in names and not source.is_api(assign.value, "restored"):
                     yield put_after(source, assign.value, "restored", f'"{name}"')
 
 
@@ -176,6 +174,7 @@ FIXERS = {
         'write the first value as best_valid_loss = DDPUtils.restored("best_valid_loss", None)',
         within="def train",
         words=("def train(", "best_"),
+        done=("restored",),
         missing=f"train() has no variable {', '.join(BEST)}: a resumed run forgets the best so far",
     ),
     # Where the optimizer is made: scaled as the plan says.

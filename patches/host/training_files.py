@@ -8,7 +8,6 @@ write one checkpoint from two ranks. A script that is not patched would train a 
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -78,13 +77,10 @@ def find(host: Host) -> list[Entry]:
         if path in scripts or _MAY_TRAIN.search(data):
             entries += trainers(path, parsed(data))
     functions = {host.module(entry.path): entry for entry in entries if entry.function}
-    modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
-    pattern = rb"^(?=.*\b(from|import)\b).*\b(%s)\b" % os.fsencode(modules)
-    imports = re.compile(pattern, re.MULTILINE)
     known = {entry.path for entry in entries}
     for path, data in sources.items():
         has_main = b"def main(" in data and not path.startswith("../")
-        if functions and has_main and path not in known and imports.search(data):
+        if functions and has_main and path not in known:
             entries += _callers(host, path, parsed(data), functions)
     return entries
 

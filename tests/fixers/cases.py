@@ -696,8 +696,6 @@ UNTOUCHED = {
             "minutes = int((time.time() - last) // 60)\n    rest = minutes % 60\n"
             "    log(rest if rest > 9 else f'0{rest}')",
             "spent = 0\n    spent += time.time() - last\n    log(spent / 60)",
-            "hours: float = (time.time() - last) / 3600\n    log(hours)\n"
-            "    if config.hours > 1:\n        pass",
         )
     },
     "copyfile": {

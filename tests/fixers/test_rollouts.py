@@ -41,16 +41,20 @@ def run_rollout(policy, env):
     )
 
 
+def add_helper(host, file: str, function: str) -> None:
+    """Define `function` in `file`; the training function calls it."""
+    name, is_own = function.split("(")[0], file == "scripts/train.py"
+    call = f"{'' if is_own else 'Of.'}{name}(model, {{}}, 9)\n"
+    script = SMALL_HOST["scripts/train.py"].replace(CALL, f"{CALL}        {call}")
+    module = file.removesuffix(".py").replace("/", ".")
+    imported = "" if is_own else f"import robomimic.{module} as Of\n"
+    (host / "scripts/train.py").write_text(imported + script)
+    append(host / file, f"\n\ndef {function}:\n    pass\n")
+
+
 @pytest.mark.parametrize("file", [UTILS, "utils/rollout_utils.py", "scripts/train.py"])
 def test_what_the_training_function_calls_to_act_is_decorated_where_it_is_defined(host, file):
-    module = file.removesuffix(".py").replace("/", ".")
-    script = SMALL_HOST["scripts/train.py"].replace(
-        "loader=train_loader)\n", "loader=train_loader)\n        play(model, {}, 9)\n"
-    )
-    name = "rollout_parallel" if file == "scripts/train.py" else "Of.rollout_parallel"
-    imported = "" if file == "scripts/train.py" else f"import robomimic.{module} as Of\n"
-    (host / "scripts/train.py").write_text(imported + script.replace("play(", f"{name}("))
-    append(host / file, PARALLEL)
+    add_helper(host, file, "rollout_parallel(policy, envs, horizon)")
     examination = examine(host)
     assert not examination.blocked, examination.problems
     found = [one for one in examination.findings if one.fixer.name == "rollouts"]
@@ -65,12 +69,7 @@ def test_what_only_helpers_call_is_left(host):
 
 @pytest.mark.parametrize("file", ["utils/env_utils.py", "scripts/train.py"])
 def test_a_helper_without_a_policy_runs_no_rollouts(host, file):
-    module = file.removesuffix(".py").replace("/", ".")
-    name = "make_rollout_envs" if file == "scripts/train.py" else "Of.make_rollout_envs"
-    imported = "" if file == "scripts/train.py" else f"import robomimic.{module} as Of\n"
-    script = SMALL_HOST["scripts/train.py"].replace(CALL, f"{CALL}        {name}({{}})\n")
-    (host / "scripts/train.py").write_text(imported + script)
-    append(host / file, "\n\ndef make_rollout_envs(config):\n    pass\n")
+    add_helper(host, file, "make_rollout_envs(config, names, count)")
     examination = examine(host)
     assert not examination.blocked, examination.problems
     assert b"DDPUtils.rollouts" not in b"".join(patch.after for patch in examination.patches)
