@@ -18,9 +18,8 @@ def all_fixers() -> dict[str, Fixer]:
     """Return every fixer by its name (its file's, or its key in the file's table), sorted."""
     by_name = {}
     for module in pkgutil.iter_modules(fixers.__path__):
-        if not module.name.startswith("_"):
-            loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
-            by_name |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
+        loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
+        by_name |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
     return {name: replace(by_name[name], name=name) for name in sorted(by_name)}
 
 

@@ -79,11 +79,6 @@ def test_a_script_that_may_take_keys_is_left_alone(source):
     dotlist.require_accepted(["train.num_epochs=5"], source)
 
 
-def test_without_words_there_are_none(argv):
-    argv("--config", "cfg.json")
-    assert (dotlist.options(), dotlist.keys()) == ({}, ())
-
-
 def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
     argv(*WORDS)
     composed = OmegaConf.create(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-import pytest
-
-from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches.registry import all_fixers, select
 from tests.fixers.cases import DECORATED, EDITS, UNTOUCHED
 from tests.patches.support import CHECKOUT
@@ -44,9 +41,3 @@ def test_an_edit_that_changes_nets_is_off_by_default():
     assert {fixer.name for fixer in select(with_=["unet_config"])} - names == {"unet_config"}
     note = all_fixers()["unet_config"].note
     assert "checkpoints" in note and "hosts with this edit" in note
-
-
-@pytest.mark.bad_input
-def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(UsageError, match="Did you mean scale_lr"):
-        select(without=["scale_rl"])

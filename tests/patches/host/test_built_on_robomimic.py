@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from robomimic_ddp.patches.outcomes import NotPresent
@@ -40,12 +38,6 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def installed(tmp_path):
-    """The package folder of an installed robomimic."""
-    return write_host(tmp_path / "lib" / "site-packages")
-
-
-@pytest.fixture
 def package(tmp_path):
     """The package folder `mine`, which is built on it."""
     for name, text in OWN.items():
@@ -53,13 +45,6 @@ def package(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return tmp_path / "repository" / "mine"
-
-
-@pytest.fixture
-def found(installed, monkeypatch):
-    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    monkeypatch.syspath_prepend(installed.parent)
-    return installed
 
 
 @pytest.fixture
@@ -73,16 +58,16 @@ def ddp(command):
     return run
 
 
-def test_areas_that_the_installed_robomimic_has_are_not_missed(package, found):
+def test_areas_that_the_installed_robomimic_has_are_not_missed(package, installed):
     examination = examine(package)
     assert not examination.blocked, examination.problems
     assert [one.path for one in examination.patches] == ["scripts/train.py", "utils/train_utils.py"]
-    assert examination.base.host.package == found and examination.base.state == "not patched"
+    assert examination.base.host.package == installed and examination.base.state == "not patched"
     (entry,) = [one for one in examination.findings if one.fixer.name == "train_rlds"]
     assert isinstance(entry.outcome, NotPresent)
 
 
-def test_a_copy_of_robomimic_under_another_name_is_not_built_on_it(tmp_path, found):
+def test_a_copy_of_robomimic_under_another_name_is_not_built_on_it(tmp_path, installed):
     examination = examine(write_host(tmp_path / "other", package="copied"))
     assert examination.base is None and not examination.blocked
 
@@ -98,27 +83,27 @@ def test_without_an_installed_robomimic_it_says_which_python_to_use(package, mon
 
 
 @pytest.mark.bad_input
-def test_what_blocks_the_installed_one_is_shown_with_its_files(package, found, ddp):
-    (found / "utils/torch_utils.py").unlink()
+def test_what_blocks_the_installed_one_is_shown_with_its_files(package, installed, ddp):
+    (installed / "utils/torch_utils.py").unlink()
     code, said = ddp("status", package)
     assert code == 1 and "mine is built on this robomimic:" in said
-    assert f"{found}/utils/torch_utils.py: cuda_device" in said.replace("//", "/")
+    assert f"{installed}/utils/torch_utils.py: cuda_device" in said.replace("//", "/")
 
 
-def test_apply_edits_its_files_alone_and_says_which_others_lack_theirs(package, found, ddp):
-    before = snapshot(package), snapshot(found)
+def test_apply_edits_its_files_alone_and_says_which_others_lack_theirs(package, installed, ddp):
+    before = snapshot(package), snapshot(installed)
     code, said = ddp("apply", package)
     assert code == 0 and "2 files edited" in said
-    assert f"robomimic-ddp apply {found}; or train with robomimic-ddp run" in said
-    assert snapshot(found) == before[1]
+    assert f"robomimic-ddp apply {installed}; or train with robomimic-ddp run" in said
+    assert snapshot(installed) == before[1]
     code, said = ddp("apply", "--check", package)
-    assert code == 1 and f"robomimic-ddp apply {found}" in said
-    assert f"built on the robomimic in {found}" in ddp("status", package)[1]
-    assert ddp("apply", found)[0] == 0
+    assert code == 1 and f"robomimic-ddp apply {installed}" in said
+    assert f"built on the robomimic in {installed}" in ddp("status", package)[1]
+    assert ddp("apply", installed)[0] == 0
     code, said = ddp("apply", "--check", package)
-    assert code == 0 and f"built on the robomimic in {found}, which is patched" in said
-    assert (ddp("revert", package)[0], ddp("revert", found)[0]) == (0, 0)
-    assert (snapshot(package), snapshot(found)) == before
+    assert code == 0 and f"built on the robomimic in {installed}, which is patched" in said
+    assert (ddp("revert", package)[0], ddp("revert", installed)[0]) == (0, 0)
+    assert (snapshot(package), snapshot(installed)) == before
 
 
 def test_run_edits_both_in_memory(package, installed):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from robomimic_ddp.errors import UsageError
@@ -17,15 +15,6 @@ from tests.patches.support import snapshot, write_host
 def checkout(tmp_path):
     write_checkout(tmp_path / "checkout")
     return tmp_path / "checkout"
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """The package folder of an importable robomimic."""
-    package = write_host(tmp_path / "lib" / "site-packages")
-    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
-    monkeypatch.syspath_prepend(package.parent)
-    return package
 
 
 def test_a_script_is_found_by_its_file_and_by_a_folder_around_it(checkout):
