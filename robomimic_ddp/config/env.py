@@ -16,10 +16,6 @@ from pathlib import Path
 
 _WANDB = "WANDB_MODE"
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
-_COLLECTIVES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""How many collectives are remembered: its name in current torch, which warns of the older one."""
-_DUMPS_COLLECTIVES = "TORCH_NCCL_DUMP_ON_TIMEOUT"
-_COLLECTIVES_PREFIX = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
 def under_torchrun() -> bool:
@@ -78,7 +74,8 @@ def rendering_on(gpu: int) -> Iterator[None]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [str(gpu)] * (gpu + 1) if visible is None else visible.replace(" ", "").split(",")
     number = numbers[gpu] if gpu < len(numbers) else ""
-    with _added(rendering_variables(number)):
+    variables_of_gpu = rendering_variables(number).items()
+    with _changed({name: text for name, text in variables_of_gpu if name not in os.environ}):
         yield
 
 
@@ -87,11 +84,6 @@ def rendering_variables(gpu: str) -> dict[str, str]:
     another name of a GPU, or for several.
     """
     return dict.fromkeys(_RENDERING, gpu) if gpu.isdecimal() else {}
-
-
-def _added(texts: Mapping[str, str]) -> AbstractContextManager[None]:
-    """For the block, adds the variables that the user has not set."""
-    return _changed({name: text for name, text in texts.items() if name not in os.environ})
 
 
 @contextmanager
@@ -165,30 +157,6 @@ def variables() -> dict[str, str]:
 def prefer_deterministic_cublas() -> None:
     """Give cuBLAS a workspace of fixed size, unless the user has. Read when CUDA is first used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
-def record_collectives(current: bool = True) -> None:
-    """Has NCCL remember its latest collectives and write them to a file when one times out (torch's
-    flight recorder), unless the user has chosen otherwise. Read when a process group is made.
-    current: by the name that current torch has for it.
-    """
-    if not any(name in os.environ for name in _COLLECTIVES):
-        os.environ[_COLLECTIVES[not current]] = "2000"
-    os.environ.setdefault(_DUMPS_COLLECTIVES, "1")
-
-
-def collectives_kept_in(folder: Path) -> AbstractContextManager[None]:
-    """For the block, each rank's file of `record_collectives` is made in `folder`, unless the user
-    has chosen another place. Read when it is written.
-    """
-    return _added({_COLLECTIVES_PREFIX: str(folder / "nccl_trace_")})
-
-
-def recorded_collectives() -> str | None:
-    """Return how the names of these files begin; None where none are written."""
-    count = next((os.environ[name] for name in _COLLECTIVES if name in os.environ), "0")
-    written = {"", "0"}.isdisjoint((count, os.environ.get(_DUMPS_COLLECTIVES, "0")))
-    return os.environ.get(_COLLECTIVES_PREFIX) or None if written else None
 
 
 _DEFERS_TENSORFLOW = {"USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}

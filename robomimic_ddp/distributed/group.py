@@ -37,8 +37,6 @@ _HEAD = 1024
 _GPU = "robomimic_ddp/gpu/{}"
 _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
 """torch before 2.3 creates NCCL's communicator at its first use, on the tensor's device."""
-_FLIGHT_RECORDER = (2, 11)
-"""From here on, at the latest, torch warns of the older names of its variables."""
 
 _numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
 """Of the groups that this process forms at each address: a host may train several times."""
@@ -111,8 +109,6 @@ def process_group(
             _require_own_gpu(store, own_rank, ranks, bound)
             if "nccl" in backend and _BINDS:
                 joined["device_id"] = bound
-        if "nccl" in backend:
-            env.record_collectives(current=torch.__version__ >= _FLIGHT_RECORDER)
         dist.init_process_group(backend, timeout=timeout, **joined)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(

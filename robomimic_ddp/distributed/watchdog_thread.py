@@ -216,7 +216,7 @@ class Watchdog:
                 judges = ends_unheard and waited > last_chance and judged != here
                 if judges and self._whom_it_waits_for():
                     judged = here
-                    logger.error("%s. NCCL ends this rank now%s", self.verdict(), _recorded())
+                    logger.error("%s. NCCL ends this rank now", self.verdict())
                 if waited < patience or warned_of == here:
                     continue
                 late = self._whom_it_waits_for()
@@ -228,18 +228,6 @@ class Watchdog:
                     "%s has been waiting for %.0f s at: %s. %s",
                     *(self.name(self.rank), waited, self.describe(), late),
                 )
-
-
-def _recorded() -> str:
-    """Return where the ranks' latest collectives are written, for a message; "" if nowhere."""
-    prefix = env.recorded_collectives()
-    if prefix is None:
-        return ""
-    folder, _, name = prefix.rpartition("/")
-    return (
-        f"; each rank's latest collectives are written to {prefix}RANK, and `torchfrtrace {folder} "
-        f"-p {name}` compares them"
-    )
 
 
 def value_of(store: Any, key: str) -> bytes | None:

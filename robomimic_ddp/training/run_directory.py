@@ -58,7 +58,6 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         paths = main_rank.on_main(make)
         if run is not None:
             directory = run_inputs.common_directory(paths)
-            run.undo.enter_context(env.collectives_kept_in(directory))
             run.output.start_heartbeat(directory, run.plan)
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths

@@ -8,14 +8,12 @@ import threading
 import time
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from robomimic_ddp import verify
-from robomimic_ddp.config import env
 from robomimic_ddp.distributed import entry_point, group, watchdog, watchdog_thread
 from robomimic_ddp.distributed.watchdog_thread import Watchdog
 from robomimic_ddp.errors import VerifyError
@@ -208,18 +206,14 @@ def test_a_rank_that_has_reported_nothing_has_not_started():
 
 
 @pytest.mark.parametrize("unheard, limited, words", [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
-def test_the_late_rank_is_named_before_nccl_ends_the_process(
-    unheard, limited, words, caplog, monkeypatch
-):
+def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, words, caplog):
     """Its watchdog raises nothing that could be caught."""
-    monkeypatch.setattr(os, "environ", {})
-    env.record_collectives()
     store = dist.HashStore()
     Watchdog(store, 1, 2, 60.0)._publish()
     watchdog.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
     try:
         limit = nullcontext() if limited else watchdog.without_time_limit()
-        with env.collectives_kept_in(Path("/runs/1")), limit:
+        with limit:
             watchdog.reached("epoch 1 train")
             time.sleep(0.7)
         time.sleep(0 if limited else 0.2)  # until the next place: the time before counts no more
@@ -230,37 +224,7 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(
     for text in reported:
         assert text.startswith("rank 0 waited at: epoch 1 train, for at least 0.5 s (ddp.timeout)")
         assert "Not there yet: rank 1 is at: start" in text
-        assert text.endswith(
-            "each rank's latest collectives are written to /runs/1/nccl_trace_RANK, and "
-            "`torchfrtrace /runs/1 -p nccl_trace_` compares them"
-        )
-
-
-def test_a_user_may_choose_where_collectives_are_written_or_have_none(monkeypatch):
-    for chosen, prefix in (
-        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/traces/of_"}, "/traces/of_"),
-        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, None),
-        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, None),
-        ({"TORCH_FR_BUFFER_SIZE": "0"}, None),
-    ):
-        monkeypatch.setattr(os, "environ", dict(chosen))
-        assert env.recorded_collectives() is None
-        env.record_collectives()
-        with env.collectives_kept_in(Path("/runs/1")):
-            assert env.recorded_collectives() == prefix
-            assert chosen.items() <= os.environ.items()
-        assert chosen.items() <= os.environ.items()
-
-
-@pytest.mark.parametrize("current", [True, False])
-def test_collectives_are_recorded_by_the_variable_that_this_torch_knows(current, monkeypatch):
-    """With the other one current torch warns on each rank, and older torch records nothing."""
-    monkeypatch.setattr(os, "environ", {})
-    env.record_collectives(current)
-    names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-    assert [name in os.environ for name in names] == [current, not current]
-    with env.collectives_kept_in(Path("/runs/1")):
-        assert env.recorded_collectives() == "/runs/1/nccl_trace_"
+        assert text.endswith("NCCL ends this rank now")
 
 
 @pytest.mark.parametrize(
