@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import logging
 import os
 import pickle
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 _HEAD = 1024
 """Bytes of the first message of `gather_objects`."""
 
-_GPU = "robomimic_ddp/gpu/{}"
 _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
 """torch before 2.3 creates NCCL's communicator at its first use, on the tensor's device."""
 
@@ -82,8 +80,8 @@ def process_group(
 ) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
 
-    device: what this rank trains on. A CUDA device is bound, no two ranks may share one, and NCCL
-    sends a first number, so that errors show here and not in the first backward pass.
+    device: what this rank trains on. A CUDA device is bound, and NCCL sends a first number, so that
+    errors, as of two ranks on one GPU, show here and not in the first backward pass.
 
     attempt: number of restarts by a launcher that keeps its key-value store. The store has the
     addresses of earlier groups (torch 2.12: "connectFullMesh failed"), so each has other keys.
@@ -106,7 +104,6 @@ def process_group(
         joined = {"store": store, "rank": own_rank, "world_size": ranks}
         if bound.type == "cuda":
             torch.cuda.set_device(bound)
-            _require_own_gpu(store, own_rank, ranks, bound)
             if "nccl" in backend and _BINDS:
                 joined["device_id"] = bound
         dist.init_process_group(backend, timeout=timeout, **joined)
@@ -158,34 +155,6 @@ def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, in
     return store, own_rank, ranks
 
 
-def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:
-    """Collective, over `store`: raises LaunchError if two ranks have the same GPU."""
-    store.set(_GPU.format(rank), json.dumps([env.host_name(), _gpu_name(device)]))
-    if rank == 0:
-        text, seen = "", {}
-        for other in range(world_size):
-            host, gpu = gpu_of = tuple(json.loads(store.get(_GPU.format(other))))
-            first = seen.setdefault(gpu_of, other)
-            if first != other and not text:
-                text = (
-                    f"ranks {first} and {other} have the same GPU ({gpu} of node {host}): NCCL "
-                    "would refuse them. Expected a GPU for each rank: start as many ranks on a "
-                    "node as it has GPUs (--nproc_per_node, --ntasks-per-node), and let "
-                    "CUDA_VISIBLE_DEVICES show all of them to every rank, or to each its own."
-                )
-        store.set(_GPU.format("all"), text or "different")
-    text = store.get(_GPU.format("all")).decode()
-    if text != "different":
-        raise LaunchError(text).on_all_ranks()
-
-
-def _gpu_name(device: torch.device) -> str:
-    """Return the GPU's UUID; before torch 2.4 its number among the visible ones."""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    visible = env.variables().get("CUDA_VISIBLE_DEVICES", "all")
-    return f"GPU-{uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={visible}"
-
-
 def _send_a_first_number(device: torch.device, backend: str) -> None:
     """Collective: raises LaunchError if an all-reduce on the ranks' devices fails."""
     try:
@@ -194,7 +163,7 @@ def _send_a_first_number(device: torch.device, backend: str) -> None:
         raise LaunchError(
             f"the ranks' GPUs cannot communicate (backend {backend}): {error}\nNCCL_DEBUG=INFO "
             "shows what NCCL tried, and `robomimic-ddp doctor --ranks N` whether this machine's "
-            "GPUs reach each other."
+            "GPUs reach each other. " + known_errors.remedy(str(error))
         ) from error
 
 

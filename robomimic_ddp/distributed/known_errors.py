@@ -21,6 +21,9 @@ REMEDIES = {
     "EADDRINUSE": _PORT,
     "Expected to have finished reduction": "A parameter got no gradient in a step. If that is "
     "meant: ddp.kwargs.find_unused_parameters=true.",
+    "Duplicate GPU detected": "Two ranks have one GPU: start as many ranks on a node as it has "
+    "GPUs (--nproc_per_node, --ntasks-per-node), and let CUDA_VISIBLE_DEVICES show all of them to "
+    "every rank, or to each its own.",
     "ncclUnhandledCudaError": _START,
     "ncclSystemError": _START,
     "NCCL error": "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host or "

@@ -29,37 +29,6 @@ def test_values_of_any_size_arrive_whole_and_in_rank_order(ranks, sizes):
     assert ranks.run(gathered, sizes) == [expected] * 2
 
 
-def joined_with(hosts, gpus):
-    """Collective: the error, or "joined", of ranks that each see one GPU."""
-    rank = int(os.environ["RANK"])
-    rendezvous = {
-        "init_method": f"file://{os.environ['RANKS_RENDEZVOUS']}",
-        "rank": rank,
-        "world_size": int(os.environ["WORLD_SIZE"]),
-    }
-    seen = mock.patch.multiple(group, _gpu_name=lambda _: gpus[rank])
-    named = mock.patch.object(env, "host_name", lambda: hosts[rank])
-    with seen, named, mock.patch.object(torch.cuda, "set_device"):
-        try:
-            with group.process_group("gloo", 20.0, device="cuda:0", **rendezvous):
-                return "joined"
-        except LaunchError as error:
-            assert error.everywhere
-            return str(error)
-
-
-@pytest.mark.parametrize(
-    "hosts, gpus, found",
-    [
-        (["a", "a", "b"], ["GPU-1", "GPU-2", "GPU-1"], "joined"),
-        (["a", "b", "b"], ["GPU-1", "GPU-2", "GPU-2"], "ranks 1 and 2 have the same GPU (GPU-2 of"),
-    ],
-)
-def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
-    answers = ranks.run(joined_with, hosts, gpus, world_size=3, process_group=False)
-    assert all(answer.startswith(found) for answer in answers), answers
-
-
 @pytest.mark.e2e
 def test_a_process_may_form_a_second_group_in_the_launchers_store():
     """A host that trains with several seeds: the store has the addresses of the first group."""

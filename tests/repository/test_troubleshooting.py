@@ -81,6 +81,7 @@ def test_the_page_of_messages_holds_every_message():
         ("CUDA out of memory. Tried to allocate 2.00 GiB", "train.batch_size"),
         ("worker killed by signal: Bus error. It is possible that ...", "--shm-size"),
         ("NCCL error in: ../torch/csrc: unhandled system error, ncclSystemError", "SOCKET_IFNAME"),
+        ("NCCL error in: a.cpp, Duplicate GPU detected : rank 1 and rank 0", "--nproc_per_node"),
         ("OSError: Can't synchronously read data (filter returned failure)", "h5dump"),
         ("ValueError: 3", ""),
     ],
