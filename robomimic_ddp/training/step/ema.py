@@ -67,6 +67,8 @@ def _blend_in_one_pass(pairs: Pairs, decay: float) -> None:
 class AveragedModel(Average):
     """As in diffusers 0.11: a module `averaged_model`; `decay` is that of the last step."""
 
+    bounds = "min_value", "max_value"
+
     def __init__(
         self,
         model: nn.Module,
@@ -82,17 +84,11 @@ class AveragedModel(Average):
         self.update_after_step = update_after_step
         self.inv_gamma = inv_gamma
         self.power = power
-        self._set_bounds(min_value, max_value)
+        self.min_value, self.max_value = min_value, max_value
         if device is not None:
             self.to(device=device)
         self.decay = 0.0
         self.optimization_step = 0
-
-    def _bounds(self) -> tuple[float, float]:
-        return self.min_value, self.max_value
-
-    def _set_bounds(self, least: float, most: float) -> None:
-        self.min_value, self.max_value = least, most
 
     @property
     def cur_decay_value(self) -> float:
@@ -156,6 +152,8 @@ class AveragedModel(Average):
 class AveragedParameters(Average):
     """As in current diffusers: a list `shadow_params`; `decay` is the maximum."""
 
+    bounds = "min_decay", "decay"
+
     def __init__(
         self,
         parameters: Averaged,
@@ -184,12 +182,6 @@ class AveragedParameters(Average):
         self.cur_decay_value: float | None = None
         if older.get("device") is not None:
             self.to(device=older["device"])
-
-    def _bounds(self) -> tuple[float, float]:
-        return self.min_decay, self.decay
-
-    def _set_bounds(self, least: float, most: float) -> None:
-        self.min_decay, self.decay = least, most
 
     def _warm_up(self, step: int) -> float:
         return super()._warm_up(step) if self.use_ema_warmup else (1 + step) / (10 + step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,23 +20,20 @@ class Average:
     shadow_params: list[torch.Tensor]
     optimization_step: int
     temp_stored_params: list[torch.Tensor] | None = None
+    bounds: tuple[str, str]
+    """The attributes with the least and the most decay."""
+    _blend: Callable[[Pairs, float], None]
 
     def get_decay(self, optimization_step: int) -> float:
         """Return the decay at step `optimization_step`."""
         step = max(0, optimization_step - self.update_after_step - 1)
         if step <= 0:
             return 0.0
-        least, most = self._bounds()
+        least, most = (getattr(self, name) for name in self.bounds)
         return max(least, min(self._warm_up(step), most))
 
     def _warm_up(self, step: int) -> float:
         return 1 - (1 + step / self.inv_gamma) ** -self.power
-
-    def _bounds(self) -> tuple[float, float]:
-        raise NotImplementedError
-
-    def _set_bounds(self, least: float, most: float) -> None:
-        raise NotImplementedError
 
     def _update(self, pairs: Pairs, decay: float) -> None:
         """Blend trained parameters into their averages; copy frozen ones, as diffusers does."""
@@ -44,10 +41,6 @@ class Average:
         for average, parameter in pairs:
             if not parameter.requires_grad:
                 average.copy_(parameter)
-
-    @staticmethod
-    def _blend(pairs: Pairs, decay: float) -> None:
-        raise NotImplementedError
 
     @torch.no_grad()
     def copy_to(self, parameters: Averaged) -> None:
@@ -72,7 +65,7 @@ class Average:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages and counters under current diffusers' names; it can load them."""
-        least, most = self._bounds()
+        least, most = (getattr(self, name) for name in self.bounds)
         return {
             "decay": most,
             "min_decay": least,
@@ -90,8 +83,8 @@ class Average:
         shadows = state.pop("shadow_params", None)
         if shadows is not None:
             self.shadow_params = shadows
-        least, most = self._bounds()
-        self._set_bounds(state.pop("min_decay", least), state.pop("decay", most))
+        for name, key in zip(self.bounds, ("min_decay", "decay")):
+            setattr(self, name, state.pop(key, getattr(self, name)))
         for name, value in state.items():
             if name in vars(self):
                 setattr(self, name, value)
