@@ -114,7 +114,7 @@ def share(loader: Any) -> list[Different]:
 
 
 class TrainedBatches:
-    """Batches of this rank since `begin`: their number, and which were repeated."""
+    """Batches of this rank since `begin`: their number, and those that are the one before again."""
 
     first: FirstBatch | None = None
     """The first batch of all."""
@@ -124,8 +124,7 @@ class TrainedBatches:
 
     def begin(self) -> None:
         """Resets the counters."""
-        self.batches = self.samples = self.repeats = self.repeats_in_a_row = 0
-        self._first: bytes | None = None
+        self.batches = self.samples = self.repeats = 0
         self._latest: bytes | None = None
         self._same = True
 
@@ -140,24 +139,19 @@ class TrainedBatches:
             self._same = False
             return
         present = index.tobytes()
-        if self._first is None:
-            self._first = present
-        elif present == self._first:
-            self.repeats += len(index)
-        else:
-            self._same = False
         if present == self._latest:
-            self.repeats_in_a_row += len(index)
+            self.repeats += len(index)
+        elif self._latest is not None:
+            self._same = False
         self._latest = present
 
     def items(self) -> dict[str, Hashable]:
         """Return the numbers of batches and samples, which are equal on all ranks."""
-        repeated = self.repeats_in_a_row
         return {
             "number of training batches in the epoch": self.batches,
             "number of training samples in the epoch": self.samples,
             "number of training samples of repeated batches": (
-                repeated if repeated >= _REPEATS_THAT_TELL else 0
+                self.repeats if self.repeats >= _REPEATS_THAT_TELL else 0
             ),
         }
 

@@ -33,8 +33,7 @@ def install(nets: list, undo: ExitStack) -> list:
     for net in nets:
         parts = _encoders(net)
         for part in parts:
-            call = partial(_checkpointed, part)
-            module_call.replace(part, call, undo)
+            module_call.replace(part, partial(_checkpointed, part), undo)
         if parts:
             encoders.append(net)
     return encoders

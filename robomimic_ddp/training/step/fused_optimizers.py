@@ -58,15 +58,12 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
             return False
         if any(_is_thin(parameter) for parameter in entry["params"]) and _CHECKS_ALL_STRIDES:
             return False
-        devices = {p.device for p in entry["params"]}
-        kinds = {p.dtype for p in entry["params"]}
-        for device in devices:
-            for kind in kinds:
-                probe = torch.zeros(1, device=device, dtype=kind).requires_grad_()
-                try:
-                    type(optimizer)([probe], fused=True)
-                except (RuntimeError, TypeError):
-                    return False
+        for device, dtype in {(p.device, p.dtype) for p in entry["params"]}:
+            probe = torch.zeros(1, device=device, dtype=dtype).requires_grad_()
+            try:
+                type(optimizer)([probe], fused=True)
+            except (RuntimeError, TypeError):
+                return False
     return True
 
 
