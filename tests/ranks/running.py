@@ -7,14 +7,10 @@ import contextlib
 import torch
 
 from robomimic_ddp.checkpoint import Writer, state_file
-from robomimic_ddp.config import options
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.planning import plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.run_parts import Output, Resume
 from robomimic_ddp.training.state import resume, state_saver
+from tests.plans import planned_run
 from tests.ranks.toy import make_algo, step
 
 
@@ -33,21 +29,13 @@ def running(directory, found=None, writer=WritesAtOnce, **asked):
     """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder. It
     saves at every epoch's end, at once.
     """
-    rank, world = group.rank(), group.world_size()
-    launch = LaunchEnv(True, rank, world, rank, world)
-    resolved = options.resolve({"save_seconds": 0, **asked})
-    made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(
-        Settings.of(resolved, made, 7), resume=Resume(found), output=Output(writer=writer())
-    )
+    run = planned_run(ranks=group.world_size(), rank=group.rank(), **{"save_seconds": 0, **asked})
+    run.resume.source, run.output.writer = found, writer()
     run.built.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)
-    token = _run._current.set(run)
-    try:
+    with _run.made_current(run):
         yield run
-    finally:
-        _run._current.reset(token)
 
 
 def train(directory, losses, found=None):

@@ -14,15 +14,12 @@ import torch
 from robomimic_ddp import api, cli
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
-from robomimic_ddp.config import options
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.planning import plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring.records import heartbeat
 from robomimic_ddp.training import run as _run
 from tests.faults.toy_run import STEPS, ToyJob, train
 from tests.heartbeats import beat, write
+from tests.plans import planned_run
 from tests.processes import wait_for
 
 
@@ -244,10 +241,8 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", current)
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
-    resolved, launch = options.resolve(), LaunchEnv(True, 1, 2, 1, 2)
-    made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
-    present = _run.Run(Settings.of(resolved, made, 7))
-    present.output.start_heartbeat(tmp_path, made)
+    present = planned_run(ranks=2, rank=1, gpus=2)
+    present.output.start_heartbeat(tmp_path, present.plan)
     wait_for(lambda: list(tmp_path.glob("heartbeats/*.json")))
     reported = heartbeat.read(tmp_path)[0]
     present.output.heartbeat.stop(True)

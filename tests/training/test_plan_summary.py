@@ -12,24 +12,18 @@ import pytest
 import torch
 
 from robomimic_ddp.checkpoint import FoundRun, RunRecord
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.planning.plan import make_plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader
 from robomimic_ddp.monitoring import throughput
 from robomimic_ddp.training import plan_summary, run
 from robomimic_ddp.training.presets import Prepared
+from tests.plans import planned_run
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
-    launch = LaunchEnv(launched=True, world_size=ranks, local_world_size=on_node)
-    resolved = resolve(options)
-    made = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
-    found = run.Run(Settings.of(resolved, made, seed=1), config)
-    found.built.nets.append(torch.nn.Linear(2, 2))
-    return found
+    present = planned_run(config, ranks, on_node=on_node, gpus=gpus, **options)
+    present.built.nets.append(torch.nn.Linear(2, 2))
+    return present
 
 
 def described(present: run.Run, model=None) -> str:

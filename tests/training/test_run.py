@@ -13,31 +13,23 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.options import resolve
-from robomimic_ddp.config.planning.plan import make_plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.records import history
 from robomimic_ddp.training import run, session
+from tests.plans import planned_run
 from tests.processes import rank_variables
 
 
 def stream(seed: int, rank: int) -> tuple:
     """First draws of the three generators after `seed_streams`; the global streams are put back."""
-    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
+    with rng.kept():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
         rng.seed_streams(seed, rank)
         return torch.randn(2).tolist(), np.random.rand(2).tolist(), [random.random()]
-    finally:
-        torch.set_rng_state(kept[0])
-        np.random.set_state(kept[1])
-        random.setstate(kept[2])
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
@@ -119,17 +111,10 @@ def test_only_a_flag_named_resume_is_ours_to_set(
     assert seen == [(asked, fine_tuning)]
 
 
-def run_of(world_size: int, lr_scaling: str) -> run.Run:
-    launch = LaunchEnv(launched=True, world_size=world_size, local_world_size=world_size)
-    resolved = resolve({"lr_scaling": lr_scaling})
-    made = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    return run.Run(Settings.of(resolved, made, seed=1))
-
-
 def test_the_learning_rate_is_scaled_for_algorithms_without_parallel_nets_too():
-    assert run_of(2, "none").scale_lr(1e-4) == 1e-4
-    assert run_of(1, "linear").scale_lr(1e-4) == 1e-4
-    scaled = run_of(2, "linear")
+    assert planned_run(ranks=2, lr_scaling="none").scale_lr(1e-4) == 1e-4
+    assert planned_run(ranks=1, lr_scaling="linear").scale_lr(1e-4) == 1e-4
+    scaled = planned_run(ranks=2, lr_scaling="linear")
     assert scaled.scale_lr(1e-4) == 2e-4
     assert scaled.built.learning_rates == [(1e-4, 2e-4)]
 

@@ -10,13 +10,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
-from robomimic_ddp.config import options
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.planning.plan import make_plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.training import run
 from robomimic_ddp.training.epoch_arguments import loader_of
+from tests.plans import planned_run
 
 
 @pytest.fixture
@@ -28,14 +25,9 @@ def present():
 
 @contextmanager
 def present_run(**asked):
-    launch = LaunchEnv(True, rank=0, world_size=2, local_rank=0, local_world_size=2)
-    resolved = options.resolve(asked)
-    plan = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=8)
-    token = run._current.set(run.Run(Settings.of(resolved, plan, seed=1)))
-    try:
-        yield run.current()
-    finally:
-        run._current.reset(token)
+    current = planned_run(ranks=2, batch_size=8, **asked)
+    with run.made_current(current):
+        yield current
 
 
 def make(batch_size: int):

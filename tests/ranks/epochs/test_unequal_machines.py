@@ -19,6 +19,7 @@ from robomimic_ddp.training import run as training_run
 from robomimic_ddp.training.presets import with_preset
 from robomimic_ddp.training.step import compile
 from tests.faults import toy_run
+from tests.plans import planned_run
 from tests.ranks.pool import RankError
 
 
@@ -80,12 +81,11 @@ def test_workers_are_compared_with_the_cores_of_all_ranks_of_a_node(ranks):
 
 def chosen_on_rank(capabilities):
     """Collective: precision and compilation under preset max, on a GPU of that capability."""
-    resolved, rank = options.resolve({"preset": "max"}), group.rank()
-    launch = LaunchEnv(True, rank, 2, rank, 2)
-    made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
+    rank = group.rank()
+    settings = planned_run(ranks=2, rank=rank, gpus=2, preset="max").settings
     gpu = mock.patch.object(torch.cuda, "get_device_capability", lambda _: capabilities[rank])
     with gpu, mock.patch.object(compile, "why_not", lambda *_: None):
-        found = with_preset(Settings.of(resolved, made, seed=7), True).options
+        found = with_preset(settings, True).options
     return found.precision, found.compile
 
 

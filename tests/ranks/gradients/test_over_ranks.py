@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.config import options
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.planning import plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run
+from tests.plans import planned_run
 
 
 def means():
@@ -22,16 +19,10 @@ def means():
     unchanged in validation and outside a run).
     """
     own = torch.tensor([1.0, 2.0 + group.rank() / 3], dtype=torch.float64, requires_grad=True)
-    resolved = options.resolve()
-    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    settings = Settings.of(resolved, made, seed=1)
-    token = run._current.set(run.Run(settings))
-    try:
+    with run.made_current(planned_run()):
         mean = api.over_ranks(own)
         with torch.no_grad():
             validates = not group.is_main() or api.over_ranks(own) is own
-    finally:
-        run._current.reset(token)
     acts = not group.is_main() or api.over_ranks(own) is own
     return mean, validates and acts
 

@@ -18,18 +18,16 @@ import torch
 from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, STATE, FoundRun
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import launch_env, options
+from robomimic_ddp.config import launch_env
 from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.planning import plan
-from robomimic_ddp.config.planning.settings import Settings
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring.records import history, run_files
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import run_inputs
-from robomimic_ddp.training.run import Run
 from robomimic_ddp.training.state import resume, state_saver
+from tests.plans import planned_run
 from tests.ranks.hosts import Algo, other_order_run_epoch, real_run_epoch
 from tests.ranks.pool import RankError
 from tests.ranks.running import running, train
@@ -38,10 +36,7 @@ from tests.ranks.toy import make_algo
 
 def attempts(experiment, asked, counts, host_can=False, **launched):
     """What `decide` says in each of torchrun's attempts of one job."""
-    resolved = options.resolve({"resume": asked})
-    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = Run(Settings.of(resolved, made, seed=1))
-    said = []
+    run, said = planned_run(resume=asked), []
     for count in counts:
         launch = LaunchEnv(restart_count=count, run_id="old", **launched)
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):

@@ -14,15 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.config.launch_env import LaunchEnv
-from robomimic_ddp.config.options import Options, resolve
-from robomimic_ddp.config.planning.plan import make_plan
-from robomimic_ddp.config.planning.settings import Settings
+from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, LossError, PlanError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
 from robomimic_ddp.training import presets
 from robomimic_ddp.training.presets import added_by_max, prepare, with_preset
 from robomimic_ddp.training.step import backprop, compile, precision
+from tests.plans import planned_run
 from tests.versions import NEEDS_CPU_FP16
 
 
@@ -230,48 +228,40 @@ def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
     assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
 
 
-def placed(kind, several):
-    """The plan of rank 0, of two or alone."""
-    launch = LaunchEnv(True, 0, 2, 0, 2) if several else LaunchEnv()
-    gpus = 0 if kind == "cpu" else 1 + several
-    return make_plan(launch, resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
-
-
-def filled(resolved, plan, any_parallel_net=True):
-    return with_preset(Settings.of(resolved, plan, seed=7), any_parallel_net)
+def settings_of(several=False, gpus=0, **asked):
+    """The settings of rank 0, of two or alone."""
+    return planned_run(ranks=1 + several, gpus=gpus, **asked).settings
 
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(compile, "why_not", lambda *_: None)
-    for device, several, precision_is, comm_is in (
-        ("cuda", True, "bf16", "bf16"),
-        ("cuda", False, "bf16", "none"),
-        ("cpu", True, "fp32", "bf16"),
-        ("cpu", False, "fp32", "none"),
+    for gpus, several, precision_is, comm_is in (
+        (2, True, "bf16", "bf16"),
+        (1, False, "bf16", "none"),
+        (0, True, "fp32", "bf16"),
+        (0, False, "fp32", "none"),
     ):
-        found = filled(resolve({"preset": "max"}), placed(device, several)).options
+        found = with_preset(settings_of(several, gpus, preset="max"), True).options
         assert (found.precision, found.comm) == (precision_is, comm_is)
-        assert found.compile == ("true" if device != "cpu" else "false")
-    asked = resolve({"preset": "max", "comm": "none", "compile": False}, {"precision": "fp32"})
-    assert filled(asked, placed("cuda", True)).options == asked.values
-    for preset in ("fast", "safe"):
-        resolved = resolve({"preset": preset})
-        assert filled(resolved, placed("cuda", True)).options == resolved.values
-    asked = resolve({"preset": "max"})
-    settings = filled(asked, placed("cuda", True), any_parallel_net=False)
+        assert found.compile == ("true" if gpus else "false")
+    chosen = {"comm": "none", "compile": False, "precision": "fp32"}
+    for asked in ({"preset": "max", **chosen}, {"preset": "fast"}, {"preset": "safe"}):
+        settings = settings_of(True, 2, **asked)
+        assert with_preset(settings, True).options == settings.options
+    settings = with_preset(settings_of(True, 2, preset="max"), any_parallel_net=False)
     found = settings.options
     assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
     assert added_by_max(settings) == "preset max adds: comm=bf16"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
-    settings = filled(asked, placed("cuda", False))
+    settings = with_preset(settings_of(gpus=1, preset="max"), True)
     found = settings.options
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(settings).startswith("preset max adds: nothing")
-    assert added_by_max(filled(resolve(), placed("cpu", True))) is None
+    assert added_by_max(with_preset(settings_of(several=True), True)) is None
 
 
 @pytest.mark.parametrize("preset, expected", [("safe", "no"), ("fast", "no"), ("max", "yes")])
