@@ -13,7 +13,7 @@ def test_only_an_absent_gradient_is_looked_for_on_other_ranks():
     """Tensors of the meta device have no numbers: reading one is an error."""
     net = nn.Linear(2, 3, device="meta")
     net(torch.empty(4, 2, device="meta")).sum().backward()
-    mean = FlatMean("policy", [*net.parameters()])
+    mean = FlatMean([*net.parameters()])
     mean.average()
     assert net.weight.grad.shape == (3, 2) and net.weight.grad.device.type == "meta"
     net.bias.grad = None
@@ -26,6 +26,6 @@ def test_gradients_have_the_order_in_memory_of_their_parameters():
     net = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
     net(torch.randn(4, 3, 8, 8)).square().sum().backward()
     before = net.weight.grad.clone()
-    FlatMean("policy", [*net.parameters()]).average()
+    FlatMean([*net.parameters()]).average()
     assert net.weight.grad.stride() == net.weight.stride() != nn.Conv2d(3, 8, 3).weight.stride()
     torch.testing.assert_close(net.weight.grad, before)

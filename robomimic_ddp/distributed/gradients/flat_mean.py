@@ -12,17 +12,15 @@ from typing import Any
 import torch
 
 from robomimic_ddp.distributed import group
-from robomimic_ddp.errors import WrapError
 
 _TIMED_FIRST, _TIMED_EVERY = 10, 100
 """Messages that are timed, as many as DDP times."""
 
 
 class FlatMean:
-    """Averages the gradients of `parameters`; `name` appears in messages."""
+    """Averages the gradients of `parameters`."""
 
-    def __init__(self, name: str, parameters: list[torch.Tensor]) -> None:
-        self.name = name
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
         kinds: dict[Any, list[torch.Tensor]] = {}
         for parameter in parameters:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
@@ -50,12 +48,6 @@ class FlatMean:
             gradients = [
                 torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in parameters
             ]
-        if any(gradient.layout != torch.strided for gradient in gradients):
-            raise WrapError(
-                f"{self.name} has a sparse gradient on rank {group.rank()}. Expected dense "
-                "gradients, which are averaged over the ranks in one message. Leave out "
-                "sparse=True where the host makes that nn.Embedding."
-            )
         message = torch.cat([flags, *(gradient.flatten() for gradient in gradients)])
         message.mul_(1 / group.world_size())
         self._send(message)

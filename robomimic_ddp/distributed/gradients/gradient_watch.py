@@ -62,14 +62,8 @@ class GradientWatch:
         self._hooks.callback(lambda node: handle.remove(), writer)
 
     def _take_norms(self) -> None:
-        present = self._present()
+        present = [p for p in self._parameters if p.grad is not None]
         self._norms = dict(zip(map(id, present), _norms(present)))
-
-    def _present(self) -> list[torch.Tensor]:
-        """Return the parameters with a gradient; a sparse one has no fused norm."""
-        return [
-            p for p in self._parameters if p.grad is not None and p.grad.layout == torch.strided
-        ]
 
     def are_changed(self) -> bool:
         """Return whether something else has written a gradient since the pass that computed it, or
@@ -79,7 +73,7 @@ class GradientWatch:
         if any(p.grad._version != self._versions.get(id(p)) for p in written):
             return True
         was_changed = self._was_changed()
-        present = [p for p in self._present() if id(p) in self._norms]
+        present = [p for p in written if id(p) in self._norms]
         return was_changed or (bool(present) and self._differ(present))
 
     def _differ(self, present: list[torch.Tensor]) -> bool:

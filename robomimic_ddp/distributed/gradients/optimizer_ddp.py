@@ -85,7 +85,7 @@ class OptimizerDDP:
         self.parallel = None
         if ddp_options is not None and all(isinstance(p, nn.Parameter) for p in parameters):
             self.parallel = DistributedDataParallel(_Parameters(parameters), **ddp_options)
-        self._mean = flat_mean.FlatMean(f"optimizer {name}", parameters)
+        self._mean = flat_mean.FlatMean(parameters)
         self._undo = ExitStack()
         self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._watch = GradientWatch(parameters, self._note_write)

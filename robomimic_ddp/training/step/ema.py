@@ -26,18 +26,12 @@ def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParame
     """Return the average for `EMAModel(model=nets, ...)` or `EMAModel(parameters=..., ...)`.
 
     A module is averaged as by diffusers 0.11; parameters, alone or with a module, as by later
-    versions. Local: every rank averages its (equal) weights. Raises WrapError if neither is given.
+    versions. Local: every rank averages its (equal) weights.
     """
-    if "parameters" in settings:
-        return AveragedParameters(*args, **settings)
-    if "model" in settings or (args and isinstance(args[0], nn.Module)):
+    of_module = "model" in settings or (args and isinstance(args[0], nn.Module))
+    if of_module and "parameters" not in settings:
         return AveragedModel(*args, **settings)
-    if args:
-        return AveragedParameters(*args, **settings)
-    raise WrapError(
-        "DDPUtils.averaged_copy was given neither model=NETS nor parameters=NETS.parameters(), so "
-        "there is nothing to average. Give it what the host gave to EMAModel."
-    )
+    return AveragedParameters(*args, **settings)
 
 
 def update_in_one_pass(model: Any, undo: ExitStack) -> bool:

@@ -87,25 +87,6 @@ def test_ranks_equal_one_process(ranks, world_size, way, alpha_is_parameter):
         assert not complaints
 
 
-def train_as_torch_2_0() -> tuple:
-    """Torch 2.0 has no such hook."""
-    name = "register_post_accumulate_grad_hook"
-    hook = vars(torch.Tensor).get(name)
-    if hook is not None:
-        delattr(torch.Tensor, name)
-    try:
-        return train(PLAIN)
-    finally:
-        if hook is not None:
-            setattr(torch.Tensor, name, hook)
-
-
-def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
-    """As CQL steps its two weights."""
-    for trained, complaints in ranks.run(train_as_torch_2_0):
-        assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
-
-
 def train_with_comm(way: str) -> tuple[torch.Tensor, list[str], int]:
     """On a rank, with gradients in 16 bits: (what was trained, notes, DDP objects at the end)."""
     algo, rank, printed = make_algo(), group.rank(), io.StringIO()
@@ -494,22 +475,6 @@ def test_one_message_averages_every_kind_of_pass(ranks, passes):
         for value, wanted in zip(parts, expected):
             assert value.dtype == wanted.dtype
             assert torch.allclose(value, wanted, rtol=1e-5)
-
-
-def sparse_gradient(through: bool) -> None:
-    algo, (weight,) = algo_of([torch.ones(3, 2)])
-    with ExitStack() as undo:
-        build(algo, undo)
-        rows = nn.functional.embedding(torch.tensor([group.rank()]), weight, sparse=True)
-        backprop(algo.optimizers["all"], rows.sum(), through=through)
-
-
-@pytest.mark.parametrize("through", [True, False])
-def test_a_sparse_gradient_is_refused(through, ranks):
-    with pytest.raises(RankError) as caught:
-        ranks.run(sparse_gradient, through)
-    for word in ("WrapError", "optimizer all has a sparse gradient", "sparse=True"):
-        assert word in str(caught.value)
 
 
 def test_an_algorithm_whose_optimizers_are_not_found_is_named():

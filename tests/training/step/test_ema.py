@@ -292,7 +292,7 @@ def test_each_averaged_tensor_is_proven_once():
 
 @pytest.mark.parametrize("one_pass", [False, True])
 def test_mistakes_are_named(one_pass):
-    with pytest.raises(WrapError, match="neither model="):
+    with pytest.raises(TypeError, match="'parameters'"):
         DDPUtils.averaged_copy(power=0.75)
     with pytest.raises(TypeError, match="pwer"):
         DDPUtils.averaged_copy(model=nets(), pwer=0.75)
