@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stdout
 from types import SimpleNamespace
 from unittest import mock
@@ -120,18 +120,36 @@ def test_ddps_options_reach_a_loss_that_passes_through(ranks):
 CLIPPED = 1e-3
 
 
+def algo_with_sgd(rate: float, *names: str) -> SimpleNamespace:
+    """The algorithm, with SGD of the nets of these names for its optimizers."""
+    algo = make_algo()
+    nets = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
+    algo.optimizers = {name: torch.optim.SGD(nets[name].parameters(), rate) for name in names}
+    return algo
+
+
+def samples_of_steps(algo: SimpleNamespace, of_all_ranks: bool = False) -> Iterator[torch.Tensor]:
+    """Collective: this rank's of two ranks, whose optimizers average; in one process those
+    `of_all_ranks`.
+    """
+    with ExitStack() as undo:
+        if not of_all_ranks:
+            optimizer_ddp.build(algo, Options(), undo)
+        for x in batches(2):
+            yield x if of_all_ranks else x[group.rank() * BATCH :][:BATCH]
+
+
 def step_with_clipping(algo, x, clip) -> None:
     """Two optimizers after one backward; as hosts clip that do not call backprop_for_loss."""
-    parts = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
-    optimizers = {"actor": algo.optimizers["actor"], "critic": algo.optimizers["critic"][0]}
-    for optimizer in optimizers.values():
+    actor, critic = algo.nets["actor"], algo.nets["critic"][0]
+    for optimizer in algo.optimizers.values():
         optimizer.zero_grad()
     for part in x.chunk(2):  # accumulates
-        parts["critic"](torch.tanh(parts["actor"](part))).pow(2).mean().backward()
-    clip(parts["actor"].parameters(), CLIPPED)
-    clip(parts["critic"].weight, CLIPPED)
-    clip(parts["critic"].bias, CLIPPED)
-    for optimizer in optimizers.values():
+        critic(torch.tanh(actor(part))).pow(2).mean().backward()
+    clip(actor.parameters(), CLIPPED)
+    clip(critic.weight, CLIPPED)
+    clip(critic.bias, CLIPPED)
+    for optimizer in algo.optimizers.values():
         optimizer.step()
 
 
@@ -147,21 +165,11 @@ def clip_nothing(parameters, bound) -> None:
     """To see that the others do."""
 
 
-def train_with_clipping(world_size: int, clip) -> torch.Tensor:
-    """Collective on `world_size` ranks; in this process, with all samples, if that is 0."""
-    algo, rank, all_ranks = make_algo(), group.rank(), world_size or 2
-    sgd = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
-    algo.optimizers = {
-        "actor": torch.optim.SGD(sgd["actor"].parameters(), 1.0),
-        "critic": [torch.optim.SGD(sgd["critic"].parameters(), 1.0)],
-    }
+def train_with_clipping(clip, of_all_ranks: bool = False) -> torch.Tensor:
+    algo = algo_with_sgd(1.0, "actor", "critic")
     functions = nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_
-    with ExitStack() as undo:
-        if world_size:
-            optimizer_ddp.build(algo, Options(), undo)
-        for x in batches(all_ranks):
-            samples = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
-            step_with_clipping(algo, samples, clip)
+    for x in samples_of_steps(algo, of_all_ranks):
+        step_with_clipping(algo, x, clip)
     assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_value_) == functions
     return moved(algo)
 
@@ -169,9 +177,9 @@ def train_with_clipping(world_size: int, clip) -> torch.Tensor:
 @pytest.mark.parity
 @pytest.mark.parametrize("clip", [clip_by_norm, clip_by_value])
 def test_torchs_functions_clip_the_mean_after_a_plain_backward(ranks, clip):
-    expected = train_with_clipping(0, clip)
-    assert not torch.allclose(expected, train_with_clipping(0, clip_nothing))
-    for trained in ranks.run(train_with_clipping, 2, clip):
+    expected = train_with_clipping(clip, of_all_ranks=True)
+    assert not torch.allclose(expected, train_with_clipping(clip_nothing, of_all_ranks=True))
+    for trained in ranks.run(train_with_clipping, clip):
         assert torch.allclose(trained, expected, rtol=1e-12, atol=1e-15)
 
 
@@ -193,18 +201,14 @@ def test_gradients_changed_before_they_are_averaged_are_refused(ranks):
 
 def clip_by_hand_later() -> None:
     """Through `data`, whose writes torch does not count, and from the third step on."""
-    algo = make_algo()
-    parameters = algo.nets["actor"].parameters()
-    algo.optimizers = {"actor": torch.optim.SGD(parameters, 1.0)}
-    with ExitStack() as undo:
-        optimizer_ddp.build(algo, Options(), undo)
-        for number, x in enumerate(batches(2)):
-            algo.optimizers["actor"].zero_grad()
-            algo.nets["actor"](x).square().mean().backward()
-            for p in algo.nets["actor"].parameters():
-                p.grad.data.clamp_(-1e-3 if number > 1 else -1e3)
-            algo.optimizers["actor"].step()
-            assert number < 3, "not seen in its own step, nor in the next one"
+    algo = algo_with_sgd(1.0, "actor")
+    for number, x in enumerate(samples_of_steps(algo)):
+        algo.optimizers["actor"].zero_grad()
+        algo.nets["actor"](x).square().mean().backward()
+        for p in algo.nets["actor"].parameters():
+            p.grad.data.clamp_(-1e-3 if number > 1 else -1e3)
+        algo.optimizers["actor"].step()
+        assert number < 3, "not seen in its own step, nor in the next one"
 
 
 def test_gradients_that_are_clipped_by_hand_are_refused_in_any_step(ranks):
@@ -234,26 +238,22 @@ def test_a_gradient_that_is_changed_beside_others_is_noticed(types):
     watch.close()
 
 
-def train_with_scaler(world_size: int, unscales: bool, overflows: bool) -> tuple:
-    """As torch's recipe for AMP; a batch of one rank may overflow. (trained, scale at the end)"""
-    algo, rank = make_algo(), group.rank()
+def train_with_scaler(unscales: bool, overflows: bool, of_all_ranks: bool = False) -> tuple:
+    """As torch's recipe for AMP; a batch of the first rank may overflow. (trained, last scale)"""
+    algo = make_algo()
     parameters = list(algo.nets["actor"].parameters())
     algo.optimizers = {"actor": torch.optim.Adam(parameters, 1e-2)}
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
-    with ExitStack() as undo:
-        if world_size:
-            optimizer_ddp.build(algo, Options(), undo)
-        for number, x in enumerate(batches(2)):
-            if overflows and number == 1:
-                x[0] = 1e200
-            samples = x[rank * BATCH : (rank + 1) * BATCH] if world_size else x
-            algo.optimizers["actor"].zero_grad()
-            scaler.scale(algo.nets["actor"](samples).square().mean()).backward()
-            if unscales:
-                scaler.unscale_(algo.optimizers["actor"])
-                nn.utils.clip_grad_norm_(parameters, 0.1)
-            scaler.step(algo.optimizers["actor"])
-            scaler.update()
+    for number, x in enumerate(samples_of_steps(algo, of_all_ranks)):
+        if overflows and number == 1 and group.is_main():
+            x[0] = 1e200
+        algo.optimizers["actor"].zero_grad()
+        scaler.scale(algo.nets["actor"](x).square().mean()).backward()
+        if unscales:
+            scaler.unscale_(algo.optimizers["actor"])
+            nn.utils.clip_grad_norm_(parameters, 0.1)
+        scaler.step(algo.optimizers["actor"])
+        scaler.update()
     return moved(algo), scaler.get_scale()
 
 
@@ -263,32 +263,27 @@ def train_with_scaler(world_size: int, unscales: bool, overflows: bool) -> tuple
 @pytest.mark.parametrize("unscales", [True, False])
 def test_a_scaler_of_the_host_unscales_the_mean(unscales, overflows, ranks):
     """All ranks leave out a step that overflows on one of them."""
-    expected, scale = train_with_scaler(0, unscales, overflows)
+    expected, scale = train_with_scaler(unscales, overflows, of_all_ranks=True)
     assert scale == (4.0 if overflows else 8.0) and expected.isfinite().all()
-    for trained, of_rank in ranks.run(train_with_scaler, 2, unscales, overflows):
+    for trained, of_rank in ranks.run(train_with_scaler, unscales, overflows):
         assert torch.allclose(trained, expected, rtol=1e-12) and of_rank == scale
 
 
 def clip_each_step(all_nets: bool, through: bool, of_all_ranks: bool = False) -> torch.Tensor:
     """Clips before each of two optimizers' steps, gradients of all nets or of the one that it
-    updates; in this process, with the samples `of_all_ranks`.
+    updates.
     """
-    algo = make_algo()
+    algo = algo_with_sgd(1.0, "actor", "critic")
     nets = {"actor": algo.nets["actor"], "critic": algo.nets["critic"][0]}
-    algo.optimizers = {name: torch.optim.SGD(net.parameters(), 1.0) for name, net in nets.items()}
-    with ExitStack() as undo:
-        if not of_all_ranks:
-            optimizer_ddp.build(algo, Options(), undo)
-        for x in batches(2):
-            x = x if of_all_ranks else x[group.rank() * BATCH :][:BATCH]
-            for name, optimizer in algo.optimizers.items():
-                loss = nets[name](x[:, : nets[name].in_features]).pow(2).mean()
-                averaging = optimizer_ddp.of(optimizer) if through else None
-                optimizer.zero_grad()
-                (averaging.average_in_backward(loss) if averaging else loss).backward()
-                clipped = algo.nets if all_nets else nets[name]
-                nn.utils.clip_grad_norm_(clipped.parameters(), CLIPPED)
-                optimizer.step()
+    for x in samples_of_steps(algo, of_all_ranks):
+        for name, optimizer in algo.optimizers.items():
+            loss = nets[name](x[:, : nets[name].in_features]).pow(2).mean()
+            averaging = optimizer_ddp.of(optimizer) if through else None
+            optimizer.zero_grad()
+            (averaging.average_in_backward(loss) if averaging else loss).backward()
+            clipped = algo.nets if all_nets else nets[name]
+            nn.utils.clip_grad_norm_(clipped.parameters(), CLIPPED)
+            optimizer.step()
     return moved(algo)
 
 
@@ -305,20 +300,12 @@ def test_clipping_the_gradients_of_two_optimizers_together_is_refused(through, r
 
 
 def zeroed_in_place(of_all_ranks: bool = False) -> torch.Tensor:
-    """Plain backward passes into the gradients of the step before; in this process, with the
-    samples `of_all_ranks`.
-    """
-    algo = make_algo()
-    sgd = torch.optim.SGD(algo.nets["actor"].parameters(), 0.1)
-    algo.optimizers = {"actor": sgd}
-    with ExitStack() as undo:
-        if not of_all_ranks:
-            optimizer_ddp.build(algo, Options(), undo)
-        for x in batches(2):
-            sgd.zero_grad(set_to_none=False)
-            x = x if of_all_ranks else x[group.rank() * BATCH :][:BATCH]
-            algo.nets["actor"](x).pow(2).mean().backward()
-            sgd.step()
+    """Plain backward passes into the gradients of the step before."""
+    algo = algo_with_sgd(0.1, "actor")
+    for x in samples_of_steps(algo, of_all_ranks):
+        algo.optimizers["actor"].zero_grad(set_to_none=False)
+        algo.nets["actor"](x).pow(2).mean().backward()
+        algo.optimizers["actor"].step()
     return moved(algo)
 
 
