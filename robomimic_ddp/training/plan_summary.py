@@ -130,12 +130,12 @@ def _rollouts(run: Any) -> Iterator[str]:
         if why and enabled and run.plan.world_size > 1:
             yield f"rollouts: rank 0 plays all episodes ({why})"
         return
-    kept = "a checkpoint is kept of each epoch with rollouts"
+    checkpoints = "a checkpoint is kept of each epoch with rollouts"
     if not enabled:
-        kept = "no checkpoints are kept, since experiment.rollout.enabled is false"
+        checkpoints = "no checkpoints are kept, since experiment.rollout.enabled is false"
     yield (
         f"rollouts: run by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
-        f"{kept}; it writes best_success.pth in place of the host's best checkpoints by success "
+        f"{checkpoints}; it writes best_success.pth in place of the host's best checkpoints by success "
         "and return"
     )
 

@@ -6,14 +6,12 @@ import gc
 import os
 import signal
 import socket
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import LaunchError
 from tests.hosts import torchrun
