@@ -135,8 +135,8 @@ def _rollouts(run: Any) -> Iterator[str]:
         checkpoints = "no checkpoints are kept, since experiment.rollout.enabled is false"
     yield (
         f"rollouts: run by `robomimic-ddp evaluate {run.output.directory} --follow`, for which "
-        f"{checkpoints}; it writes best_success.pth in place of the host's best checkpoints by success "
-        "and return"
+        f"{checkpoints}; it writes best_success.pth in place of the host's best checkpoints by "
+        "success and return"
     )
 
 
