@@ -38,10 +38,15 @@ def build(
     if not program or (launch.launched and not one_node):
         where = " on every node" if launch.elastic and not one_node else ""
         return f"{' '.join(added)}, before the same command{where}"
-    added = [f"{name}={shlex.quote(text)}" for name, text in (variables or {}).items()] + added
     start = [interpreter or "python"]
     if one_node:
         torchrun = [interpreter, "-m", "torch.distributed.run"] if interpreter else ["torchrun"]
         start = [*torchrun, "--standalone", f"--nproc_per_node={launch.world_size}"]
+    return in_shell(" ".join([*added, shlex.join([*start, *program])]), variables or {}, folder)
+
+
+def in_shell(command: str, variables: Mapping[str, str], folder: str) -> str:
+    """Return `command` for a shell in any folder: it runs in `folder`, with `variables`."""
     enter = [f"cd {shlex.quote(folder)} &&"] if folder else []
-    return " ".join([*enter, *added, shlex.join([*start, *program])])
+    assignments = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+    return " ".join([*enter, *assignments, command])

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -27,6 +29,7 @@ from tests.configs import make_config, merged, write_config
 from tests.evaluate.conftest import CHANGES
 from tests.evaluate.support import of_evaluation, of_training
 from tests.hosts import Host, python, require_clean, torchrun
+from tests.processes import wait_for
 from tests.runs import run_directory
 
 
@@ -86,7 +89,31 @@ def test_an_evaluation_that_ends_badly_says_its_command(waits, tmp_path, capfd):
         beside.end(waits)
         assert beside.process is None or beside.process.returncode != 0
     err = capfd.readouterr().err
-    assert err.count(f"robomimic-ddp evaluate {tmp_path / 'none'} --follow --workers 1") == 1
+    again = "" if waits else "to evaluate as well, launch again with --resume; "
+    assert f"missing; {again}run the remaining rollouts with:\n  cd {Path.cwd()} && " in err
+    assert err.count(f"robomimic-ddp evaluate {tmp_path / 'none'} --follow --workers 1\n") == 1
+
+
+def test_a_launcher_that_is_killed_leaves_no_evaluation(tmp_path):
+    """A resumed run's evaluation would find its results locked."""
+    program, file = tmp_path / "python", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ > {file}.new; mv {file}.new {file}; exec sleep 60\n")
+    program.chmod(0o755)
+    (tmp_path / env.RUN_NOTE).write_text("run")
+    code = (
+        "import sys, time, pathlib\n"
+        "from robomimic_ddp.commands.launch.evaluation import Evaluation\n"
+        f"sys.executable = {str(program)!r}\n"
+        f"beside = Evaluation(pathlib.Path({str(tmp_path / 'note')!r}), '--workers 1')\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as launcher:
+        wait_for(file.is_file)
+        evaluator = psutil.Process(int(file.read_text()))
+        time.sleep(0.5)
+        assert evaluator.is_running(), "it lives while the launcher does"
+        launcher.kill()
+    wait_for(lambda: not evaluator.is_running() or evaluator.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_signal_while_the_last_results_are_awaited_ends_the_evaluation(monkeypatch, capfd):
