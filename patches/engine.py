@@ -85,7 +85,7 @@ def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
 
 
 def _places(trainers: Sequence[Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
-    """Yield where the host trains on one rank, without an edit."""
+    """Yield the places that train and cannot be patched: they would use one rank only."""
     fixer = next((candidate for candidate in fixers if candidate.name == "distributed"), None)
     for entry in trainers if fixer else ():
         if entry.why:

@@ -89,9 +89,11 @@ def _run_module(name: str, arguments: list[str]) -> None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
+    if name.startswith("."):  # relative to no package
+        return None
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError) as error:
+    except (ModuleNotFoundError, ValueError) as error:
         missing = getattr(error, "name", None)
         if missing and not f"{name}.".startswith(f"{missing}."):
             raise  # a package on the way could not import something else: the user must see it

@@ -118,7 +118,7 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
 
 
 def _require_archive(file: Path, shown: str) -> None:
-    """Raise CheckpointError for a file that torch since 1.6 has not written."""
+    """Raise CheckpointError for a file in another format than torch's since 1.6."""
     try:
         with files.opened(file) as opened:
             start = opened.read(len(_ZIP_MAGIC))
@@ -127,7 +127,8 @@ def _require_archive(file: Path, shown: str) -> None:
             f"{shown} cannot be read: {error}. Name a file that you may read."
         ) from error
     if start != _ZIP_MAGIC or not is_archive(file):
-        kind = "cut off while it was written" if start.startswith(b"PK") else "of another type"
+        kind = "of another type (such as torch's before 1.6: load it and save it again)"
+        kind = "cut off while it was written" if start.startswith(b"PK") else kind
         raise CheckpointError(
             f"{shown} is not a torch checkpoint: the file is damaged, {kind}, or empty "
             f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth in its folder, or "

@@ -123,7 +123,14 @@ def _found_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
             paths = _paths_as_made(run, directory, make_paths)
     run.undo.enter_context(checkpoint.take(directory))
     for path in filter(None, paths):
-        Path(path).mkdir(exist_ok=True)
+        try:
+            Path(path).mkdir(exist_ok=True)
+        except OSError as error:
+            raise WriteError(
+                f"{path} cannot be used as a folder of the resumed run: {error}. The run keeps its "
+                "logs and checkpoints in such folders. Move away what has this name (for a link, "
+                "mount the disk that it leads to), or free disk space, then resume again."
+            ) from error
     return paths, directory
 
 

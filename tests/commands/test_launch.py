@@ -316,14 +316,17 @@ def message(torchrun, monkeypatch, capsys):
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "torchrun", [next_rendezvous, _assign_worker_ranks, num_nodes_waiting, is_failed]
-)
+@pytest.mark.parametrize("torchrun", [next_rendezvous, _assign_worker_ranks, num_nodes_waiting])
 def test_a_node_that_runs_or_waits_while_the_job_ends(torchrun, message):
-    cause = "it had all its nodes" if torchrun is is_failed else "No route to host"
     words = "the job at node01:29400 has ended, or its first node or the network to it is lost"
-    assert message.startswith(f"launch: {words} ({cause}), so this node (")
+    assert message.startswith(f"launch: {words} (No route to host), so this node (")
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("torchrun", [is_failed])
+def test_a_node_too_many_is_said_to_be_one(torchrun, message):
+    words = "the job at node01:29400 had all its nodes without this one, and has ended"
+    assert message == f"launch: {words}\n"
 
 
 @pytest.mark.parametrize("torchrun", [not_reached, unknown_name])

@@ -76,6 +76,16 @@ def test_the_newest_result_counts_and_lines_of_episodes_do_not(tmp_path):
     assert [(line["epoch"], line["log"][SUCCESS]) for line in results] == [(1, 0.4), (2, 0.3)]
 
 
+def test_a_cut_line_is_removed_and_other_lines_stay(tmp_path):
+    evaluation.drop_cut_line(tmp_path)
+    assert evaluation.read(tmp_path) == []
+    path = tmp_path / evaluation.FILE_NAME
+    for content, left in (("a\nb\n", "a\nb\n"), ("a\nb", "a\n"), ("a", "")):
+        path.write_text(content)
+        evaluation.drop_cut_line(tmp_path)
+        assert path.read_text() == left
+
+
 @pytest.mark.bad_input
 def test_a_best_that_cannot_be_written_leaves_nothing(tmp_path, capsys):
     (tmp_path / checkpoints.BEST_SUCCESS / "full").mkdir(parents=True)

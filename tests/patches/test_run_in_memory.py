@@ -141,3 +141,12 @@ def test_a_mistake_is_one_message(importable, command, tmp_path, arguments, code
     found, out, err = command("run", *(word.format(other=other) for word in arguments))
     assert (found, out) == (code, "")
     assert words.format(other=other) in err and "Traceback" not in err
+
+
+@pytest.mark.bad_input
+def test_a_package_that_cannot_be_imported_says_why(importable, command, tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/__init__.py").write_text('raise ImportError("numba needs an older numpy")')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="needs an older numpy"):
+        command("run", "broken.train")

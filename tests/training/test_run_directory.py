@@ -105,3 +105,11 @@ def test_a_run_that_fails_where_main_begins_it_is_over(monkeypatch):
     with pytest.raises(DataError):
         seam.begin_run(lambda config: None)(config)
     assert ended
+
+
+@pytest.mark.parametrize("make", ["touch", "link"])
+def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, make):
+    logs = tmp_path / "logs"
+    logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
+    with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
+        paths_of(tmp_path, lambda config: None, FoundRun(tmp_path, "state", (str(logs),)))

@@ -209,6 +209,6 @@ def _without_optimizers(nest: Any) -> Any:
 
 
 def write(content: Mapping[str, Any], output: Path) -> None:
-    """Write a checkpoint. Raises CheckpointError if that fails."""
+    """Write a checkpoint. Raises CheckpointError, or OSError where its folder cannot be made."""
     output.parent.mkdir(parents=True, exist_ok=True)
     torch_save.save(dict(content), output, follow=False)

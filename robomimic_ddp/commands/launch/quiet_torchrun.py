@@ -84,7 +84,8 @@ def main() -> int:
         except AttributeError as error:
             if "is_failed" not in str(error):  # torchrun has no result for a node too many
                 raise
-            outcome, code = _job_is_over("it had all its nodes"), EXIT_REFUSED
+            outcome = f"the job at {_endpoint()} had all its nodes without this one, and has ended"
+            code = EXIT_REFUSED
         else:
             return EXIT_REFUSED if evaluation.lacks_results else EXIT_DONE
         finally:

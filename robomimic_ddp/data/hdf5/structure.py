@@ -88,7 +88,8 @@ class Structure:
         value = self.attribute(f"data/{episode}", "num_samples")
         with _reading(f"{self.path}: num_samples of {episode}"):
             steps = 0 if value is None else int(value)
-        if steps < 1:
+            is_whole = value is None or steps == value
+        if steps < 1 or not is_whole:
             raise DataError(
                 f"{self.path}: {episode} has num_samples={value}: an episode of at least one step "
                 "is needed. Remove it from the file, or from the filter key."
@@ -100,6 +101,11 @@ class Structure:
         text.
         """
         dataset = self.find(f"mask/{key}")
+        if getattr(getattr(dataset, "dtype", None), "kind", None) not in ("S", "O"):
+            raise DataError(
+                f"{self.path}: filter key {key!r} is not a list of episodes' names as text, such "
+                'as "demo_0". Make it again with the host\'s scripts/split_train_val.py.'
+            )
         with _reading(f"{self.path}: filter key {key!r}"):
             return [name.decode() for name in dataset[()]]
 

@@ -167,4 +167,6 @@ def _index_of(arrays: dict[str, np.ndarray]) -> Index:
         names = [name.partition(".") for name in arrays]
         return {name: arrays[f"{first}.{name}"] for first, _, name in names if first == kind}
 
+    if len(set(map(len, arrays.values()))) > 1:  # numpy may stop before an archive's checksum
+        raise ValueError("columns of unequal length")
     return Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})
