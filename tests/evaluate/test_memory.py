@@ -11,12 +11,14 @@ from multiprocessing.connection import Pipe
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from robomimic_ddp.commands.evaluate import worker, workers
 from robomimic_ddp.commands.evaluate.workers import Pool, Task
 from robomimic_ddp.config import machine
+from tests.processes import wait_for
 
 LOG = {"log": {"Success_Rate": 1.0}}
 FULL = {"failed": "memory", "text": "OutOfMemoryError: CUDA out of memory."}
@@ -120,3 +122,22 @@ def test_as_many_workers_are_started_as_the_memory_allows(monkeypatch):
     assert [workers.most_workers(cores) for cores in (217, 4, 0)] == [10, 4, 1]
     monkeypatch.setattr(machine, "machine_memory", lambda: GIB)
     assert workers.most_workers(4) == 1
+
+
+@pytest.mark.timeout(60)
+def test_an_ended_process_is_noticed_whose_simulator_lives_on(tmp_path, monkeypatch):
+    """That has inherited the connection; it is ended as well."""
+    program, file = tmp_path / "python", tmp_path / "pids"
+    program.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >> {file}\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(workers.sys, "executable", str(program))
+    with open(tmp_path / "log", "wb") as log:
+        answers = played(Pool(1, [], log, 600.0), 1)
+    assert "ended with exit code 3" in answers[0]["lost"]
+    simulators = [int(line) for line in file.read_text().split()]
+    assert len(simulators) == 2, "an episode is tried twice"
+    wait_for(lambda: not any(map(is_running, simulators)))
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

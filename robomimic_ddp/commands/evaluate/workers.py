@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -70,8 +71,9 @@ class Worker:
             self.connection.send_bytes(json.dumps(task.message).encode())
 
     def end(self) -> int:
-        """Kill the process, if it still runs, and return its exit code."""
-        self.process.kill()
+        """Kill the process and those of its simulator, if they still run; return its exit code."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads its session
         self.connection.close()
         return self.process.wait()
 
@@ -107,7 +109,8 @@ class Pool:
             for worker in busy:
                 task = worker.task
                 late = time.monotonic() - worker.began > 2 * self.seconds + _SPARE_SECONDS
-                if worker.connection not in ready and not late:
+                # Processes of its simulator may keep the connection of an ended one open.
+                if not (worker.connection in ready or late or worker.process.poll() is not None):
                     continue
                 answer = self._answer(worker)
                 if answer is not None:
