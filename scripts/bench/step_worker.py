@@ -1,8 +1,8 @@
 """A process of `scripts.bench.step`: trains the host's diffusion policy, with an answer for each
 line of stdin.
 
-A line is "time" or "profile" and a number of steps to take together; all ranks of a variant get the
-same lines. Uses the host unedited, or, under `robomimic-ddp run`, edited in memory.
+A line is "time", "profile" or "state" and a number of steps to take together; all ranks of a
+variant get the same lines. Uses the host unedited, or, under `robomimic-ddp run`, edited in memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(job: dict[str, Any]) -> None:
             if job["rank"]:  # other noise on other ranks
                 torch.manual_seed(1 + job["rank"])
         _answer({"parameters": parameters, "samples": samples})
-        answers = {"time": timed, "profile": profiled}
+        answers = {"time": timed, "profile": profiled, "state": partial(kept, model)}
         for line in sys.stdin:
             request, count = line.split()
             _answer(answers[request](step, int(count)))
@@ -250,6 +250,31 @@ def profiled(step: Step, count: int) -> dict[str, float]:
             seconds = timed(step, count)["wall"] * count
         measured["gpu_busy"] = min(1.0, computed(profile.events()) / seconds)
     return measured
+
+
+def kept(model: Any, step: Step, count: int) -> dict[str, int]:
+    """Bytes that this rank keeps of weights, gradients, moments and averages after `count` steps.
+    Collective on several ranks.
+    """
+    from robomimic_ddp.distributed import host_algo
+    from robomimic_ddp.distributed.gradients import fsdp
+
+    for _ in range(count):
+        step()
+    weights = [*model.nets.parameters()]
+    parts = {
+        "weights": weights,
+        "gradients": [weight.grad for weight in weights if weight.grad is not None],
+        "moments": [tensor for _, tensor in host_algo.named_optimizer_state(model)],
+        "averages": [tensor for _, tensor in host_algo.named_state(model)],
+    }
+    counted: set[int] = set()
+    sizes = {}
+    for part, tensors in parts.items():
+        places = {local.data_ptr(): local.nbytes for local in map(fsdp.local, tensors)}
+        sizes[part] = sum(size for place, size in places.items() if place not in counted)
+        counted |= {*places}
+    return sizes
 
 
 def _answer(answer: dict[str, Any]) -> None:

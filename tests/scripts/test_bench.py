@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import ConfigError
-from scripts.bench import data, small_step, step, utilization
+from scripts.bench import data, fsdp, small_step, step, utilization
 from scripts.bench.loading.data_set import DataJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -63,6 +63,19 @@ def test_several_ranks(tmp_path):
         per_step = row["samples_per_second"] / row["steps_per_second"]
         assert per_step == pytest.approx(2 * row["world"])
     assert set(rows[-1]["times"]) == {"host", "hand_written_ddp", *peers}
+
+
+@pytest.mark.slow
+def test_what_fsdp_keeps_of_a_policy(tmp_path, capsys):
+    """Half of each part, but for slices that do not divide; DDP's are 4 bytes of each parameter."""
+    whole, half = rows_of(tmp_path, fsdp, *SMALL, "--ranks", "2")
+    assert (whole["mode"], half["mode"]) == ("ddp", "fsdp")
+    fp32 = 4 * whole["parameters"]
+    for part, copies in {"weights": 1, "gradients": 1, "moments": 2, "averages": 1}.items():
+        assert whole["bytes"][part] == pytest.approx(copies * fp32, rel=0.01), part
+        assert half["bytes"][part] == pytest.approx(copies * fp32 / 2, rel=0.05), part
+    assert whole["over_ddp"]["bytes"] == 1 and 0.49 < half["over_ddp"]["bytes"] < 0.55
+    assert "| fsdp | 2 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
