@@ -33,10 +33,10 @@ def measure(job: step.Job, ranks: int, rounds: int) -> list[dict[str, Any]]:
         for team in teams:
             team.meet()
         results = turns.take_turns(teams, 1 + rounds, lambda team: team.step(1))
-        kept = [max(team.step(1, "state"), key=lambda one: sum(one.values())) for team in teams]
-    seconds = [
-        [max(rank["wall"] for rank in answers) for answers in rounds[1:]]
-        for rounds in results.values()
+        states = [max(team.step(1, "state"), key=_total) for team in teams]
+    walls = [
+        [max(rank["wall"] for rank in answers) for answers in measured[1:]]
+        for measured in results.values()
     ]
     return [
         {
@@ -44,14 +44,18 @@ def measure(job: step.Job, ranks: int, rounds: int) -> list[dict[str, Any]]:
             "ranks": ranks,
             "parameters": team.parameters,
             "bytes": parts,
-            "seconds": statistics.median(own),
+            "seconds": statistics.median(wall),
             "over_ddp": {
-                "bytes": sum(parts.values()) / sum(kept[0].values()),
-                "seconds": turns.ratio(own, seconds[0]),
+                "bytes": _total(parts) / _total(states[0]),
+                "seconds": turns.ratio(wall, walls[0]),
             },
         }
-        for mode, team, parts, own in zip(MODES, teams, kept, seconds)
+        for mode, team, parts, wall in zip(MODES, teams, states, walls)
     ]
+
+
+def _total(parts: dict[str, int]) -> int:
+    return sum(parts.values())
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -64,7 +68,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         parts, over = row["bytes"], row["over_ddp"]
         sizes = [parts[part] for part in PARTS]
         cells = [row["mode"], str(row["ranks"])]
-        cells += [f"{size / 1e6:.0f}" for size in (*sizes, sum(sizes))]
+        cells += [f"{size / 1e6:.0f}" for size in (*sizes, _total(parts))]
         cells += [f"{over['bytes']:.2f}", f"{row['seconds']:.2f}", turns.shown(over["seconds"])]
         yield f"| {' | '.join(cells)} |"
 

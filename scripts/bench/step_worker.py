@@ -1,5 +1,5 @@
-"""A process of `scripts.bench.step`: trains the host's diffusion policy, with an answer for each
-line of stdin.
+"""A process of `scripts.bench.step` and `scripts.bench.fsdp`: trains the host's diffusion policy,
+with an answer for each line of stdin.
 
 A line is "time", "profile" or "state" and a number of steps to take together; all ranks of a
 variant get the same lines. Uses the host unedited, or, under `robomimic-ddp run`, edited in memory.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -72,7 +72,7 @@ def main(job: dict[str, Any]) -> None:
             if job["rank"]:  # other noise on other ranks
                 torch.manual_seed(1 + job["rank"])
         _answer({"parameters": parameters, "samples": samples})
-        answers = {"time": timed, "profile": profiled, "state": partial(kept, model)}
+        answers = {"time": timed, "profile": profiled, "state": partial(state_bytes, model)}
         for line in sys.stdin:
             request, count = line.split()
             _answer(answers[request](step, int(count)))
@@ -252,29 +252,31 @@ def profiled(step: Step, count: int) -> dict[str, float]:
     return measured
 
 
-def kept(model: Any, step: Step, count: int) -> dict[str, int]:
-    """Bytes that this rank keeps of weights, gradients, moments and averages after `count` steps.
-    Collective on several ranks.
+def state_bytes(model: Any, step: Step, count: int) -> dict[str, int]:
+    """Bytes that this rank keeps of weights, gradients, moments and averages (with buffers) after
+    `count` steps. Collective on several ranks.
     """
     from robomimic_ddp.distributed import host_algo
-    from robomimic_ddp.distributed.gradients import fsdp
 
     for _ in range(count):
         step()
     weights = [*model.nets.parameters()]
-    parts = {
-        "weights": weights,
-        "gradients": [weight.grad for weight in weights if weight.grad is not None],
-        "moments": [tensor for _, tensor in host_algo.named_optimizer_state(model)],
-        "averages": [tensor for _, tensor in host_algo.named_state(model)],
+    sizes = {
+        "weights": _bytes_by_place(weights),
+        "gradients": _bytes_by_place(weight.grad for weight in weights if weight.grad is not None),
+        "moments": _bytes_by_place(tensor for _, tensor in host_algo.named_optimizer_state(model)),
+        "averages": _bytes_by_place(tensor for _, tensor in host_algo.named_state(model)),
     }
-    counted: set[int] = set()
-    sizes = {}
-    for part, tensors in parts.items():
-        places = {local.data_ptr(): local.nbytes for local in map(fsdp.local, tensors)}
-        sizes[part] = sum(size for place, size in places.items() if place not in counted)
-        counted |= {*places}
-    return sizes
+    for place in sizes["weights"]:  # the state has them, too
+        sizes["averages"].pop(place, None)
+    return {part: sum(places.values()) for part, places in sizes.items()}
+
+
+def _bytes_by_place(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Bytes of this rank's parts by address, so that two names of one tensor count once."""
+    from robomimic_ddp.distributed.gradients import fsdp
+
+    return {local.data_ptr(): local.nbytes for local in map(fsdp.local, tensors)}
 
 
 def _answer(answer: dict[str, Any]) -> None:
