@@ -29,7 +29,7 @@ GROUPS = {
     "training/step/accumulation": (
         "training/step/test_accumulation ranks/gradients/test_accumulation"
     ),
-    "training/step/ema": "training/step/test_ema",
+    "training/step/ema training/step/ema_average": "training/step/test_ema",
     "distributed/gradients/torch_arguments": "distributed/test_torch_arguments",
     "training/state/state_saver training/state/resume": (
         "training/test_resume ranks/resuming/test_state_saver ranks/resuming/test_resumed_run "
@@ -47,6 +47,7 @@ GROUPS = {
     "training/step/schedule": "training/test_schedule",
     "commands/sweep/space commands/sweep/new commands/sweep/study commands/sweep/journal"
     " commands/sweep/worker": "commands/test_sweep_parts commands/test_sweep",
+    "verify/data_fingerprint": "verify/test_data_fingerprint verify/test_first_step",
     "data/rlds/schema/rotations": "rlds/contents/test_rotations",
     "data/rlds/index/splits data/rlds/index/normalization data/rlds/index/statistics": (
         "rlds/contents/test_numbers"

@@ -85,6 +85,14 @@ def counters(average):
     return {name: vars(average)[name] for name in COUNTERS if name in vars(average)}
 
 
+def settings_of(average):
+    """Its settings and counters, which differ from tensors and modules."""
+    plain = (bool, int, float, str, type(None))
+    values = {name: value for name, value in vars(average).items() if isinstance(value, plain)}
+    values.pop("temp_stored_params", None)
+    return values
+
+
 def averages(average):
     """Its tensors; of a module by name, with buffers."""
     module = vars(average).get("averaged_model")
@@ -111,7 +119,7 @@ def test_the_average_is_that_of_diffusers(api, module_key, settings, one_pass, o
     algo = Algo(api, module_key=module_key, **settings)
     expected = theirs(api, algo.nets, old_training_utils, **settings)
     attributes = set(vars(algo.ema))
-    assert attributes >= set(vars(expected)) - {"temp_stored_params"}
+    assert settings_of(algo.ema).items() >= settings_of(expected).items()
     with ExitStack() as undo:
         if one_pass:
             assert ema.update_in_one_pass(algo, undo)
@@ -143,11 +151,13 @@ def test_the_net_that_acts_holds_the_averages_and_parts_again():
     assert all(torch.equal(*pair) and len({*pointers(pair)}) == 2 for pair in pairs)
 
 
-@pytest.mark.parametrize("acting", ["other values", "other nets", "none"])
+@pytest.mark.parametrize("acting", ["other values", "another dtype", "other nets", "none"])
 def test_memory_is_shared_with_a_net_that_holds_the_averages_only(acting):
     algo = Algo("parameters=", acting=True)
     if acting == "other values":
         algo.ema.shadow_params[0].add_(1)
+    elif acting == "another dtype":
+        algo.ema_nets.double()
     else:
         algo.ema_nets = torch.nn.Linear(3, 3) if acting == "other nets" else None
     before = pointers(algo.ema.shadow_params)
@@ -168,17 +178,25 @@ def test_an_average_of_the_hosts_own_is_left_alone():
             assert not average or vars(average) == before
 
 
+def test_an_algorithm_without_an_average_is_left_alone():
+    with ExitStack() as undo:
+        assert not ema.update_in_one_pass(object(), undo)
+
+
 @pytest.mark.parametrize("api", APIS)
-def test_tensors_of_another_kind_are_averaged_in_the_averages_kind(api):
-    plain, quick = Algo(api, power=0.75), Algo(api, power=0.75)
+def test_tensors_of_another_kind_are_averaged_in_the_averages_kind(api, old_training_utils):
+    plain, quick, diffusers = (Algo(api, power=0.75) for _ in range(3))
+    diffusers.ema = theirs(api, diffusers.nets, old_training_utils, power=0.75)
     with ExitStack() as undo:
         ema.update_in_one_pass(quick, undo)
-        for algo in (plain, quick):
+        for algo in (plain, quick, diffusers):
             algo.nets.to(torch.float64)
             for number in range(3):
-                algo.step(number)
+                move(algo.nets, number)
+                algo.ema.step(algo.nets if api == "model=" else algo.nets.parameters())
     assert {average.dtype for average in quick.ema.shadow_params} == {torch.float32}
     torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, **CLOSE)
+    torch.testing.assert_close(averages(plain.ema), averages(diffusers.ema), **EXACT)
 
 
 def test_a_host_may_give_its_average_a_module():
@@ -214,12 +232,25 @@ def test_the_names_of_both(api):
     assert all(not one.any() for one in average.shadow_params)
     average.to(dtype=torch.float64)
     assert {one.dtype for one in average.shadow_params} == {torch.float64}
+    average.to("meta")
+    assert {one.device.type for one in average.shadow_params} == {"meta"}
 
 
-def test_a_module_exists_where_nets_were_given():
-    assert DDPUtils.averaged_copy(model=nets()).averaged_model.training is False
-    of_parameters = DDPUtils.averaged_copy(parameters=nets().parameters())
-    assert not hasattr(of_parameters, "averaged_model")
+def test_whole_numbers_stay_whole_numbers():
+    average = DDPUtils.averaged_copy([torch.ones(2), torch.ones(2, dtype=torch.int64)], 0.5)
+    average.to(dtype=torch.float64)
+    assert [tensor.dtype for tensor in average.shadow_params] == [torch.float64, torch.int64]
+    assert average.decay == 0.5
+
+
+def test_a_module_exists_where_nets_alone_were_given():
+    averaged = DDPUtils.averaged_copy(model=nets()).averaged_model
+    assert averaged.training is False
+    assert not any(parameter.requires_grad for parameter in averaged.parameters())
+    net = nets()
+    of_parameters = DDPUtils.averaged_copy(parameters=net.parameters())
+    of_both = DDPUtils.averaged_copy(model=net, parameters=net.parameters())
+    assert not hasattr(of_parameters, "averaged_model") and not hasattr(of_both, "averaged_model")
 
 
 @pytest.mark.parametrize(("api", "settings"), [("parameters=", MANY), ("model=", BOUNDS)])
@@ -240,6 +271,15 @@ def test_state_dict_goes_to_diffusers_and_comes_back(api, settings):
     assert {name: again.state_dict()[name] for name in MANY} == MANY
     again.shadow_params[0].add_(1)
     assert torch.equal(installed.shadow_params[0], algo.ema.shadow_params[0]), "loaded is a copy"
+
+
+def test_an_incomplete_state_changes_what_it_has():
+    average = DDPUtils.averaged_copy(parameters=nets().parameters(), **MANY)
+    before = copy.deepcopy(average.state_dict())
+    assert DDPUtils.averaged_copy(parameters=[]).state_dict()["use_ema_warmup"] is False
+    average.load_state_dict({"optimization_step": 7})
+    after = average.state_dict()
+    torch.testing.assert_close(after, {**before, "optimization_step": 7}, **EXACT)
 
 
 @pytest.mark.parametrize("one_pass", [False, True])
