@@ -46,7 +46,7 @@ class Average:
     def copy_to(self, parameters: Averaged) -> None:
         """Write the averages into `parameters`; torch skips tensors that share their memory."""
         for parameter, average in zip(tensors_of(parameters), self.shadow_params):
-            parameter.data.copy_(average.to(parameter.device))
+            parameter.data.copy_(average)
 
     def store(self, parameters: Averaged) -> None:
         """Keep copies of `parameters` on the CPU until `restore`."""
