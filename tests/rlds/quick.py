@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,15 @@ def source_and_fields(folder: Path) -> tuple[Source, Fields]:
     )
 
 
-def index_of(source: Source, fields: Fields, files: Sequence[int] | None = None) -> Index:
-    """The index of the `files` of `source`, or of all."""
+def index_of(
+    source: Source,
+    fields: Fields,
+    files: Sequence[int] | None = None,
+    add: Callable[[int], Any] = lambda count: None,
+) -> Index:
+    """The index of the `files` of `source`, or of all; add: takes the bytes that were read."""
     files = range(len(source.files)) if files is None else files
-    return make_index(source, fields, files, threads=2)
+    return make_index(source, fields, files, threads=2, skip_corrupt=False, add=add)
 
 
 def quick_dataset(folder: Path, index: str, **options: Any) -> Any:

@@ -230,6 +230,13 @@ def test_parts_of_ranks_merge_to_the_bits_of_one(stored):
     assert same(statistics.merged(parts[::-1]), index_of(source, fields))
 
 
+def test_progress_counts_each_byte_of_the_files(stored):
+    source, fields = source_and_fields(stored.folder)
+    sizes: list[int] = []
+    index_of(source, fields, add=sizes.append)
+    assert len(sizes) == len(LENGTHS) and sum(sizes) == sum(source.sizes)
+
+
 def test_a_file_in_two_parts_is_not_merged(stored):
     source, fields = source_and_fields(stored.folder)
     parts = [index_of(source, fields, files) for files in ([0, 1], [1, 2])]
@@ -244,6 +251,8 @@ def test_ranks_index_about_as_many_bytes():
         assert sum(shares, []) == list(range(500))
         given = [sum(sizes[n] for n in share) for share in shares]
         assert max(given) - min(given) <= 2 * max(sizes)
+    by_middle = [build.files_of_rank(range(3), [30, 10, 0], rank, 2) for rank in range(2)]
+    assert by_middle == [[0], [1, 2]]
     for count, world in ((8, 8), (16, 8), (15, 8), (4, 3)):  # files of one size
         shares = [
             build.files_of_rank(range(count), [7] * count, rank, world) for rank in range(world)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import build, records
 from robomimic_ddp.data.rlds.index import cache as index_cache
-from robomimic_ddp.data.rlds.index import records
-from robomimic_ddp.data.rlds.index.build import numbers_in_files
 from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.errors import DataError
@@ -44,8 +45,23 @@ def test_a_record_keeps_its_number_in_a_file_with_lost_ones(damaged, tmp_path, c
     said = capsys.readouterr().err
     assert "ddp.skip_corrupt=true: 4 of 14 episodes of made_up/1.0.0 are left out" in said
     assert f"1 of {files[1]}" in said and f"2 of {files[5]}" in said
-    numbers = numbers_in_files(index, source)
+    numbers = build.numbers_in_files(index, source)
     assert [numbers[index.file == file].tolist() for file in (0, 1, 3)] == [[0, 1], [1], [0]]
+    first_files = index.select(np.flatnonzero(index.file < 5))
+    assert build.missing_episodes(first_files, source).tolist() == [0, 1, 0, 1, 0, 2, 2]
+
+
+def test_ten_files_with_lost_episodes_are_named():
+    source = SimpleNamespace(
+        name="made_up", files=[f"file {n}" for n in range(12)], episodes_per_file=[2] * 12
+    )
+    line = build.left_out(SimpleNamespace(file=np.array([0])), source)
+    assert "23 of 24 episodes of made_up are left out" in line
+    assert line.endswith(
+        "1 of file 0, "
+        + ", ".join(f"2 of file {n}" for n in range(1, 10))
+        + ", and some of 2 more files"
+    )
 
 
 NO_DISK, NO_MEMORY = OSError(errno.EIO, "Input/output error"), MemoryError("no memory")
@@ -57,7 +73,7 @@ NO_DISK, NO_MEMORY = OSError(errno.EIO, "Input/output error"), MemoryError("no m
         (1, NO_DISK, "Copy that file again"),  # for the fingerprint
         (2, NO_DISK, "Copy that file again"),  # for the offsets
         (3, NO_DISK, "not left out, even with ddp.skip_corrupt=true. Start again once"),
-        (3, NO_MEMORY, "not left out, even with ddp.skip_corrupt=true. Start again once"),
+        (3, NO_MEMORY, "reading failed while building the index of "),
     ],
 )
 def test_a_file_that_cannot_be_read_for_a_moment_loses_no_episode(

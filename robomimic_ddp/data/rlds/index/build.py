@@ -36,7 +36,7 @@ def files_of_rank(
     each rank. A file belongs to the rank that has its middle byte. sizes: of all files.
     """
     numbers = np.asarray(files, np.int64)
-    sizes = np.asarray(sizes, np.float64)[numbers]
+    sizes = np.asarray(sizes)[numbers]
     ends = np.cumsum(sizes)
     middles, total = ends - sizes / 2, max(sizes.sum(), 1)
     owner = np.minimum(middles * world_size / total, world_size - 1e-9).astype(int)
@@ -48,8 +48,8 @@ def make_index(
     fields: Fields,
     files: Sequence[int],
     threads: int,
-    skip_corrupt: bool = False,
-    add: Callable[[int], Any] = lambda count: None,
+    skip_corrupt: bool,
+    add: Callable[[int], Any],
 ) -> Index:
     """Return the index of the `files` of `source`, `threads` files or records read at once. add:
     takes the numbers of bytes that were read. Raises DataError for a damaged or short file, or an
@@ -61,7 +61,7 @@ def make_index(
         offsets = offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
         return [(number, offset) for offset in offsets]
 
-    with ThreadPoolExecutor(threads, "rlds-offsets") as pool:
+    with ThreadPoolExecutor(threads) as pool:
         places = list(chain.from_iterable(pool.map(places_in, files)))
     doing = f"building the index of {source.folder}"
     rows = []
