@@ -43,6 +43,14 @@ def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
     assert find_dataset(str(tmp_path / "made_up" / "1.9.0"), "made_up").name == "1.9.0"
     with pytest.raises(DataError, match="no dataset 'other' in .*: found made_up"):
         find_dataset(str(tmp_path / "made_up" / "1.9.0"), "other")
+    with pytest.raises(
+        DataError, match=r"no dataset 'other' in .*: found 1\.10\.0, 1\.2\.0, 1\.9\.0, 2"
+    ):
+        find_dataset(str(tmp_path / "made_up"), "other")
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "other"):
+        with pytest.raises(DataError, match=f"no dataset {name!r} in .*: found nothing"):
+            find_dataset(str(tmp_path / "empty"), name)
 
 
 FEATURES = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
@@ -54,12 +62,20 @@ INNER = json.dumps({"features": {"steps": {"pythonClassName": "evil.Text"}}})
     "features",
     [
         {"pythonClassName": "evil.Text", "text": {}},
+        {"python_class_name": "evil.Text", "text": {}},
         {"pythonClassName": FEATURES, "jsonFeature": {"json": json.dumps({"steps": EVIL})}},
         {"type": FEATURES, "proto_cls": "tensorflow_datasets.FeaturesDict", "content": INNER},
         {"type": FEATURES, "content": {"steps": EVIL}},
         {"type": [FEATURES, "evil.Text"]},
     ],
-    ids=["named", "in text", "in text of a message", "in older files", "in a list"],
+    ids=[
+        "named",
+        "named as in protobuf",
+        "in text",
+        "in text of a message",
+        "in older files",
+        "in a list",
+    ],
 )
 def test_features_of_another_package_are_not_imported(features, copy, tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()")
