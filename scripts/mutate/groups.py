@@ -11,6 +11,10 @@ GROUPS = {
     "data/sampling/replay": (
         "data/test_sampling_positions data/test_own_state_samplers data/test_replayed_loader"
     ),
+    "data/sampling/nested_loaders": (
+        "data/test_sampling data/test_iterable data/test_replayed_loader training/test_run"
+        " training/test_several_train_loaders training/test_plan_summary"
+    ),
     "distributed/gradients/fsdp distributed/gradients/fsdp_units": (
         "ranks/gradients/test_fsdp ranks/gradients/test_fsdp_settings"
     ),

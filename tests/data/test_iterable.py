@@ -44,6 +44,12 @@ def test_one_rank_gets_the_hosts_own_loader():
     assert list(make(world_size=1, kwargs=of_no_length)) == []
 
 
+def test_the_iterator_of_a_shard_is_one_with_the_length_of_a_pass():
+    loader = make(stream_is_sharded=False, kwargs={"dataset": range(64)})
+    iterator = iter(loader)
+    assert iter(iterator) is iterator and len(iterator) == len(list(iterator)) == 8
+
+
 @pytest.mark.parametrize("kind", [StreamLoader, ShardedLoader, ReplayedLoader])
 def test_a_loader_that_is_not_made_yet_has_no_attributes(kind):
     """As when it is unpickled."""

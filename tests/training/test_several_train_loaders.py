@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
+from robomimic_ddp.data.sampling import JoinedLoaders
+from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.training import run
 from robomimic_ddp.training.epoch_arguments import loader_of
@@ -69,6 +71,39 @@ def test_each_loader_resumes_at_its_own_place(present, sizes):
     said = present.built.loaders["train"].seek(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
     assert said.count("resumes after") == 3
+
+
+class Positioned(list):
+    """A loader that remembers what it was asked for."""
+
+    def drop_iterator(self):
+        self.dropped = True
+
+    def position(self):
+        return {"kind": "pass"}
+
+    def seek(self, *asked):
+        self.asked = asked
+        return "data: resumes"
+
+
+def test_joined_loaders_ask_each_for_its_place_and_behave_as_the_first():
+    before, host, after = Positioned([1, 2, 3]), [4], Positioned([5])
+    joined = JoinedLoaders(JoinedLoaders(before, host), after)
+    assert joined.loader is before and len(joined) == 3
+    joined.drop_iterator()
+    assert before.dropped and after.dropped
+    assert joined.position() == {"kind": "pass", "others": [None, {"kind": "pass"}]}
+    starts_over = "data: the host's own pipeline starts over (its position cannot be restored)"
+    position = {"kind": "pass"}  # saved when there was a single loader
+    assert joined.seek(position, 2, 7) == f"data: resumes\n{starts_over}\ndata: resumes"
+    assert before.asked == (position, 2, 7) and after.asked == (None, 2, 7)
+
+
+def test_datasets_of_joined_loaders_and_of_mixtures():
+    mixture = SimpleNamespace(dataset=SimpleNamespace(datasets=["one", "two"]))
+    joined = SimpleNamespace(loaders=[mixture, SimpleNamespace(dataset="three"), ["no dataset"]])
+    assert datasets_of(joined) == ["one", "two", "three"]
 
 
 def test_an_epoch_over_several_loaders_is_a_pass_of_the_first():
