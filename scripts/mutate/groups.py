@@ -19,6 +19,7 @@ GROUPS = {
         "ranks/gradients/test_fsdp ranks/gradients/test_fsdp_settings"
     ),
     "data/sampling/worker_options": "data/test_worker_options",
+    "data/language/embeddings": "data/test_embeddings",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
     " data/rlds/order/pass_order"
     " data/rlds/order/shuffle_plan": (

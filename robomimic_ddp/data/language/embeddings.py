@@ -34,7 +34,7 @@ class Embeddings:
         """Return float32 [B, frames, width], the same for each frame. Raises DataError for a text
         that the dataset's index lacks.
         """
-        distinct, index = np.unique(np.array(texts, object), return_inverse=True)
+        distinct, index = np.unique(texts, return_inverse=True)
         try:
             rows = torch.stack([self._rows[text] for text in distinct.tolist()])
         except KeyError as error:
@@ -54,7 +54,7 @@ def make_embeddings(
     DataError of the first rank that has one on every rank.
     """
     texts = sorted(set(texts))
-    encoder: Any = None
+    encoder: Any
 
     def opened() -> str:
         nonlocal encoder

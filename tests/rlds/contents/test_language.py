@@ -201,35 +201,6 @@ def test_shapes_are_of_all_keys_of_the_schema_where_none_are_named(make_config):
     assert sorted(shapes["all_obs_keys"]) == sorted(shapes["all_shapes"]) == keys
 
 
-def on_a_rank(model, folder, cache):
-    """What a rank encodes, and the table that it gets."""
-    from pathlib import Path
-
-    from robomimic_ddp.distributed import group
-
-    texts, encoded = [f"do task {number}" for number in range(7)], []
-    encode = language.Encoder.encode
-    language.Encoder.encode = lambda self, text: encoded.append(text) or encode(self, text)
-    try:
-        made = language.make_embeddings("lang_emb", model, texts, Path(cache))
-        again = language.make_embeddings("lang_emb", model, texts, Path(folder) / str(group.rank()))
-    finally:
-        language.Encoder.encode = encode
-    assert torch.equal(table(made), table(again))
-    return encoded, table(made).tolist()
-
-
-def test_ranks_share_the_work_and_get_the_same(ranks, model, tmp_path):
-    """The second time each rank has a separate cache folder: the main rank's counts."""
-    parts = ranks.run(on_a_rank, model, str(tmp_path / "own"), str(tmp_path / "cache"))
-    (one, table), (two, same) = parts
-    assert table == same
-    assert sorted(one[:4] + two[:3]) == [f"do task {number}" for number in range(7)]
-    assert len(one) == 8 and len(two) == 6  # and once more, for the second folder
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    assert not (tmp_path / "own" / "1").exists()
-
-
 @pytest.mark.bad_input
 def test_a_model_that_is_not_there_is_one_clear_error(load_with, tmp_path):
     with pytest.raises(DataError) as caught:

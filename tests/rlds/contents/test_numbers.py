@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +144,16 @@ def test_validation_needs_two_episodes():
         splits.split_validation(table, np.array([0]), 0.1, "x", [1], np.array([0]))
 
 
+def test_moments_of_infinity_and_of_huge_numbers_warn_of_nothing():
+    """Such episodes are named, or left out, by their means."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for values in ([[np.inf], [-np.inf]], [[1e200], [-1e200]]):
+            mean, sqdiff, low, high = statistics.moments(np.array(values))
+            assert not np.isfinite(sqdiff).all() and low < high
+            assert low.dtype == mean.dtype == np.float64
+
+
 def statistics_of(values):
     mean = values.mean(0)
     sums = {"mean": mean, "sqdiff": ((values - mean) ** 2).sum(0)}
@@ -187,5 +198,5 @@ def test_indices_of_files_are_joined_in_file_order():
 
 def test_instructions_are_the_distinct_ones_of_the_rows():
     table = replace(index([1] * 3, [1] * 3, [1] * 3, [0] * 3), texts=np.array(
-        [b"go\x1eback", b"stop", b"go\x1ea\xff"], object))  # fmt: skip
+        [b"go\0\x1eback", b"stop", b"go\x1ea\xff"], object))  # fmt: skip
     assert table.instructions(np.array([0, 2])) == ["a\ufffd", "back", "go"]

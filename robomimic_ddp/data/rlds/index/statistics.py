@@ -63,9 +63,11 @@ class Index:
         return _by_column(lambda column: column[rows], self)
 
     def instructions(self, rows: np.ndarray) -> list[str]:
-        """Return the distinct instructions of the episodes `rows`, sorted."""
+        """Return the distinct instructions of the episodes `rows`, sorted; as in batches, without
+        NUL at the end.
+        """
         joined = {bytes(text) for text in self.texts[rows]}
-        distinct = {text for texts in joined for text in texts.split(TEXT_END)}
+        distinct = {text.rstrip(b"\0") for texts in joined for text in texts.split(TEXT_END)}
         return sorted(text.decode("utf-8", "replace") for text in distinct)
 
 
