@@ -198,5 +198,5 @@ def test_indices_of_files_are_joined_in_file_order():
 
 def test_instructions_are_the_distinct_ones_of_the_rows():
     table = replace(index([1] * 3, [1] * 3, [1] * 3, [0] * 3), texts=np.array(
-        [b"go\0\x1eback", b"stop", b"go\x1ea\xff"], object))  # fmt: skip
-    assert table.instructions(np.array([0, 2])) == ["a\ufffd", "back", "go"]
+        [b"X\0\x1eback", b"stop", b"go\x1ea\xff"], object))  # fmt: skip
+    assert table.instructions(np.array([0, 2])) == ["X", "a\ufffd", "back", "go"]

@@ -569,6 +569,3 @@ def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
     assert observation["image_dim"] == [40, 20]
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
-    (tmp_path / "metadata.json").write_text('{"robomimic_ddp_prepared": {"format": 1}}')
-    with pytest.raises(DataError, match="format 1, and format 2"):
-        prepared.read(tmp_path)
