@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -53,8 +54,8 @@ def _spans(size: int, wanted: int) -> Spans:
     starts, weights = np.zeros(wanted, np.int64), []
     for x in range(wanted):
         sample = (np.float32(x) + half) * inverse
-        first = min(max(math.ceil(sample - reach - half), 0), size - 1)
-        end = min(max(math.floor(sample + reach - half), 0), size - 1) + 1
+        first = max(math.ceil(sample - reach - half), 0)
+        end = min(math.floor(sample + reach - half), size - 1) + 1
         raw, total = [], np.float32(0)
         for source in range(first, end):
             distance = abs((np.float32(source) + half - sample) * (unit / scale))
@@ -103,7 +104,7 @@ def filter_in_numpy(
     rows = _along(frame.reshape(height, -1).astype(np.float32), row_starts, row_weights)
     turned = rows.reshape(-1, width, colours).transpose(1, 0, 2).reshape(width, -1)
     total = _along(turned, column_starts, column_weights)
-    pixels = np.rint(np.clip(total, 0, 255)).astype(np.uint8)
+    pixels = np.rint(np.clip(total, 0, 255))
     out[...] = pixels.reshape(len(column_starts), -1, colours).transpose(1, 0, 2)
 
 
@@ -124,4 +125,5 @@ def compiled_filter() -> Any:
     except ImportError:
         return None
     folder = paths.expanded(_CODE)
-    return CompiledFilter(str(folder) if folder.is_absolute() else "")  # no home: numba's choice
+    # Without a home folder numba chooses.
+    return CompiledFilter(os.fspath(folder) if folder.is_absolute() else "")
