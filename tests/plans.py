@@ -18,6 +18,7 @@ def planned_run(
     on_node: int | None = None,
     gpus: int = 0,
     batch_size: int = 4,
+    configured_workers: int | None = None,
     **asked: Any,
 ) -> Run:
     """Return a run of the host's `config` with the options `asked`, as `rank` of `ranks`, of which
@@ -26,5 +27,12 @@ def planned_run(
     here = on_node or ranks
     launch = LaunchEnv(True, rank, ranks, rank % here, here)
     resolved = resolve(asked)
-    plan = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=batch_size)
+    plan = make_plan(
+        launch,
+        resolved,
+        visible_gpus=gpus,
+        use_cuda=gpus > 0,
+        batch_size=batch_size,
+        workers=configured_workers,
+    )
     return Run(Settings.of(resolved, plan, seed=7), config)

@@ -92,7 +92,7 @@ def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
     integer.
     """
     size, configured = loader_kwargs.get("batch_size"), plan.configured_batch
-    if not isinstance(size, int) or size < 1 or size == configured:
+    if not isinstance(size, int) or size < 1:
         return plan.samples_per_rank
     samples, rest = divmod(size * plan.samples_per_rank, configured)
     if rest:

@@ -49,6 +49,10 @@ GROUPS = {
         "config/test_plan data/test_worker_options training/test_plan_summary"
         " ranks/epochs/test_unequal_machines"
     ),
+    "training/data_loaders": (
+        "training/test_data_loaders training/test_several_train_loaders"
+        " training/step/test_shape_metadata"
+    ),
     "training/step/schedule": "training/test_schedule",
     "commands/sweep/space commands/sweep/new commands/sweep/study commands/sweep/journal"
     " commands/sweep/worker": "commands/test_sweep_parts commands/test_sweep",

@@ -39,8 +39,8 @@ def make(batch_size: int):
 
 def test_loaders_keep_their_parts_of_a_batch(present):
     """Three quarters and a quarter of each rank's samples, as of the host's."""
-    sizes = [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2)]
-    assert sizes == [6, 2]
+    sizes = [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2, 1)]
+    assert sizes == [6, 2, 1]
 
 
 def test_parts_of_a_batch_that_is_split_over_ranks():

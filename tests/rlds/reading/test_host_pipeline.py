@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import api
 from robomimic_ddp.data.rlds.octo_statistics import computed_once
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.data.rlds.tfds_sharding import make_sharded, require_datasets
@@ -168,10 +167,6 @@ def test_a_host_that_chooses_files_itself_is_refused(sets):
 
     with pytest.raises(DataError, match="ReadConfig.input_context"):
         make_sharded(make, (), {}, rank=0, world_size=2)
-
-
-def test_without_several_ranks_it_is_the_function_itself(octo):
-    assert api.sharded(octo.make_interleaved_dataset) is octo.make_interleaved_dataset
 
 
 def test_a_missing_folder_is_named(stored, tmp_path):
