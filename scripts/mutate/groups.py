@@ -65,6 +65,7 @@ GROUPS = {
     " data/rlds/schema/actions": ("rlds/contents/test_fields rlds/contents/test_schemas"),
     "data/rlds/index/prepared": "rlds/reading/test_prepared_notes",
     "data/rlds/pipeline/images data/rlds/pipeline/resize": "rlds/contents/test_pixels",
+    "data/rlds/octo_statistics": "rlds/reading/test_octo_statistics",
     "data/rlds/window_table": "data/test_orders_never_change",
     "data/rlds/schema/job_config": "rlds/contents/test_schemas bad_input/test_rlds",
     "data/rlds/order/windows": "data/test_orders_never_change rlds/order/test_window_bounds",
