@@ -99,7 +99,7 @@ VALUES = tuple(
         ("observation.image_antialias=true", ("unknown key", "observation.image_antialias")),
         ("train.action_keys=[]", ("train.action_keys=[]", "at least one")),
         ("train.action_keys=[action/abs_pos,action/abs_pos]", ("names 'action/abs_pos' twice",)),
-        ("train.action_keys=[action/abs_rot_6d]", ("action/abs_rot_6d", "needs an entry")),
+        ("train.action_keys=[action/abs_rot_6d]", ("has no 'action/abs_rot_6d'", "needs an entry")),
         ("train.action_config.action/abs_pos=minmax", ("is minmax", "needs an entry")),
         (
             "train.action_config.action/abs_pos.normalization=minmax",

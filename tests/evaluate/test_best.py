@@ -79,7 +79,7 @@ def test_the_newest_result_counts_and_lines_of_episodes_do_not(tmp_path):
 def test_a_cut_line_is_removed_and_other_lines_stay(tmp_path):
     evaluation.drop_cut_line(tmp_path)
     assert evaluation.read(tmp_path) == []
-    path = tmp_path / evaluation.FILE_NAME
+    path = tmp_path / "evaluation.jsonl"
     for content, left in (("a\nb\n", "a\nb\n"), ("a\nb", "a\n"), ("a", "")):
         path.write_text(content)
         evaluation.drop_cut_line(tmp_path)

@@ -107,6 +107,16 @@ def test_each_copy_is_a_new_path_in_the_folder_for_copies(tmp_path):
     assert one.parent.parent == two.parent.parent == folder
 
 
+def test_best_success_has_the_epoch_of_its_result_where_the_file_has_none(tmp_path):
+    """As of older hosts, which write it into names alone."""
+    path = write(tmp_path / "best_success.pth", None)
+    assert checkpoints.copy_and_read(tmp_path, path, tmp_path)[1].epoch == 0
+    result = {"kind": "result", "epoch": 30, "weights": read(path).weights, "env": "lift"}
+    result.update(episodes=10, checkpoint="a", interval=None, log={})
+    evaluation.append(tmp_path, result)
+    assert checkpoints.copy_and_read(tmp_path, path, tmp_path)[1].epoch == 30
+
+
 @pytest.mark.bad_input
 def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -144,6 +154,9 @@ def test_which_checkpoints_words_stand_for(tmp_path):
     assert named("all") == [names[1], names[0], names[2]]
     assert named("last") == [names[2]] and named("best") == [names[1]]
     assert named("last", names[0], "all") == [names[2], names[0], names[1]]
+    by_success = "models/model_epoch_1_lift_success_0.5.pth"
+    os.utime(write(tmp_path / by_success), (0, 0))
+    assert named("best") == [by_success]
     write(tmp_path / "best_success.pth")
     assert named("best") == ["best_success.pth"]
     (tmp_path / "last.pth").unlink()

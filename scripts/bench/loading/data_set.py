@@ -115,7 +115,7 @@ def open_dataset(job: DataJob) -> Any:
     fields = find_fields(source.features, str(job.path), keys, CAMERAS, ACTIONS, load_schema())
     index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
     rows = np.arange(len(index.length))
-    shape = WindowShape(job.frame_stack, job.seq_length)
+    shape = WindowShape(job.frame_stack, job.seq_length, True, True)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
     return RLDSDataset(source, fields, index, rows, rows, shape, job.target, normalised, options)

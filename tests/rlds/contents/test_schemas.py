@@ -138,6 +138,8 @@ def test_a_mixture_gives_each_data_set_its_schema(others, make_config, tmp_path)
         rlds_schema=[str(one), str(two)], action_keys=["move"],
         action_config={"move": {"normalization": "min_max"}},
     )  # fmt: skip
+    entries = host_datasets.dataset_configs(config)
+    assert [entry["key"] for entry in entries] == ["bridge_like", "our_arm"]
     train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     batch = next(iter(make_loader(train, 8, 0, 1, 0)))
     assert batch["actions"].shape[-1] == 3 and batch["obs"]["position"].shape == (8, 2, 3)
@@ -203,6 +205,7 @@ def test_droid_is_the_default_and_comes_with_the_package():
         ("filters: [{feature: x, matches: '('}]", ("not a regular expression",)),
         ("filters: {feature: x}", ("expected a list",)),
         ("suggested: {actions: [a]}", ("unknown key 'a'",)),
+        ("suggested: {action: [a]}", (": suggested", "unknown key 'action'")),
         ("cameras: {a: {feature: x, columns: [0, 3]}}", ("cameras.a", "no columns")),
         ("cameras: [", ("cannot be read as YAML",)),
         ("states: {a: b}\nstates: {c: d}", ("cannot be read as YAML", "states")),

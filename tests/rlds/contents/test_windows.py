@@ -48,7 +48,7 @@ def normalised(dataset, raw):
     return (raw - offset) / scale
 
 
-SHAPES = [WindowShape(2, 16), WindowShape(3, 3, pad_frame_stack=False, pad_seq_length=False)]
+SHAPES = [WindowShape(2, 16, True, True), WindowShape(3, 3, False, False)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -102,7 +102,7 @@ def test_data_without_any_instruction_are_read(config_of):
 )
 def test_filters_and_subsampling_equal_the_slow_reference(load, stored, changes, left_out):
     """With a window of three frames."""
-    shape = WindowShape(3, 4)
+    shape = WindowShape(3, 4, True, True)
     train, _ = load(cameras=CAMERAS, states=STATES, **vars(shape), batch_size=1, **changes)
     rows = delivered_in_a_pass(train, batch_size=1)
     reference = all_windows(stored.episodes, shape, CAMERAS + STATES, ACTIONS)

@@ -17,7 +17,7 @@ from robomimic_ddp.data.rlds.order.windows import (
 shapes = st.builds(WindowShape, st.integers(1, 4), st.integers(1, 17), st.booleans(), st.booleans())
 
 
-@example(WindowShape(3, 4), 9)
+@example(WindowShape(3, 4, True, True), 9)
 @given(shapes, st.integers(1, 40))
 def test_windows_are_the_hosts(shape, length):
     """Every window of the host's index map, with the host's slices and edge padding."""

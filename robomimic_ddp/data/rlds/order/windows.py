@@ -21,8 +21,8 @@ class WindowShape:
 
     frame_stack: int
     seq_length: int
-    pad_frame_stack: bool = True
-    pad_seq_length: bool = True
+    pad_frame_stack: bool
+    pad_seq_length: bool
 
     @property
     def actions(self) -> int:
