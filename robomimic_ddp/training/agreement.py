@@ -94,7 +94,7 @@ def make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
     with a seed do, are not sent any: then it returns the sums that have proven it.
     """
     sums = verify.state_sums(model)
-    if len(set(group.gather_objects(verify.fingerprint(sums)))) == 1:
+    if len(set(group.gather_objects(verify.digest(sums)))) == 1:
         return sums
     host_algo.make_equal(model)
     return None

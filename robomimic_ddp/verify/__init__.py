@@ -16,5 +16,5 @@ from robomimic_ddp.verify.structure import (
     require_same_weights,
     state_sums,
 )
-from robomimic_ddp.verify.tensor_checksums import checksum, checksums, digest, fingerprint
+from robomimic_ddp.verify.tensor_checksums import checksum, checksums, digest
 from robomimic_ddp.verify.verifier import NOT_PROVEN, Verifier

@@ -97,11 +97,6 @@ def digest(nest: Any) -> str:
     return hashed.hexdigest()
 
 
-def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:
-    """Return the digest of the `sums` of tensors by name."""
-    return hashlib.blake2b(repr(list(sums.items())).encode(), digest_size=16).hexdigest()
-
-
 def _sums(
     tensor: torch.Tensor, buffers: dict[torch.device, torch.Tensor], first_word: int
 ) -> torch.Tensor:
@@ -110,8 +105,7 @@ def _sums(
     """
     words = _words(tensor)
     if words.numel() <= _SMALL:
-        wide = words.to(torch.int64)
-        plain, positions = wide.sum(), _by_position(wide)
+        plain, positions = words.sum(), _by_position(words)
     else:
         plain, positions = _of_rows(words, buffers)
     return torch.stack([plain, (positions + first_word * plain) * _ODD + plain])

@@ -57,6 +57,7 @@ GROUPS = {
     "commands/sweep/space commands/sweep/new commands/sweep/study commands/sweep/journal"
     " commands/sweep/worker": "commands/test_sweep_parts commands/test_sweep",
     "verify/data_fingerprint": "verify/test_data_fingerprint verify/test_first_step",
+    "verify/tensor_checksums": "verify/test_verify ranks/gradients/test_fsdp_settings",
     "data/rlds/schema/rotations": "rlds/contents/test_rotations",
     "data/rlds/index/splits data/rlds/index/normalization data/rlds/index/statistics": (
         "rlds/contents/test_numbers"

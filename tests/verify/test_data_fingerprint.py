@@ -43,6 +43,64 @@ def test_the_fingerprint_of_many_small_files(tmp_path, count):
     )
 
 
+def test_the_fingerprint_stays_the_one_in_saved_states(tmp_path):
+    """Otherwise a resumed run would warn that the bytes of its data have changed."""
+    files = [tmp_path / str(number) for number in range(100)]
+    for number, file in enumerate(files[:-1]):  # the last one is absent
+        file.write_bytes(bytes(position % 251 for position in range(199 * number)))
+    source = SimpleNamespace(files=files)
+    assert data_fingerprint.fingerprint(SimpleNamespace(source=source)) == "f8e2ba46d5b4d43d"
+
+
+class Dataset(list):
+    """RLDS data, whose index computes statistics; or those of a host, which are ready or None."""
+
+    action_normalization_stats, obs_normalization_stats = None, {"mean": [0.5]}
+
+    def get_action_normalization_stats(self):
+        return {"scale": [2.0]}
+
+
+class RldsDataset(Dataset):
+    is_rlds = True
+    obs_normalization_stats = None
+
+
+def test_what_is_read_of_a_loader_and_its_dataset(tmp_path):
+    dataset = Dataset(range(10))
+    dataset.hdf5_path = str(tmp_path / "absent")
+    items = data_fingerprint.loader_items(torch.utils.data.DataLoader(dataset, batch_size=4))
+    assert items == {
+        "train dataset: number of samples": 10,
+        "train dataset: action_normalization_stats": None,
+        "train dataset: obs_normalization_stats": digest({"mean": [0.5]}),
+        "train dataset: bytes of its files": data_fingerprint.fingerprint(dataset),
+        "train loader": "DataLoader",
+        "train loader: batch size": 4,
+        "train loader: number of batches": 3,
+    }
+    assert all(name.startswith(tuple(data_fingerprint.HINTS)) for name in items)
+    unknown = {"train loader": "object"}
+    assert data_fingerprint.loader_items(object()) == {**dict.fromkeys(items), **unknown}
+    assert data_fingerprint.loader_items(None) == {}
+
+
+def test_statistics_of_rlds_data_are_computed():
+    names = "action_normalization_stats", "obs_normalization_stats"
+    computed = data_fingerprint.statistics(RldsDataset())
+    assert computed == dict(zip(names, ({"scale": [2.0]}, None)))
+
+
+def test_the_order_is_compared_and_the_share_must_differ():
+    loader = SimpleNamespace(order_digest=lambda: "a", telling_digest=lambda: "b")
+    assert list(data_fingerprint.order_items(loader).values()) == ["a"]
+    assert data_fingerprint.order_items(object()) == {}
+    (share,) = data_fingerprint.share(loader)
+    cause = "Ranks would train on the same samples."
+    assert share == ("the share of the data", "b", cause)
+    assert data_fingerprint.share(object()) == [share._replace(value=None)]
+
+
 def test_digests_of_statistics():
     stats = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
     same = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
@@ -68,14 +126,15 @@ def test_one_batch_over_and_over_is_noticed():
     assert trained(*[batch] * 3).complaints(loader) == []  # eight repeated samples may be chance
     assert trained(*[batch] * 4, [3, 5, 7, 8]).complaints(loader) == []
     assert trained(*[batch] * 4).complaints(Loader([0])) == []  # the pass is one batch
-    assert trained(*[batch] * 4).complaints(object()) == []  # a weighted draw may repeat
-    assert trained(*[batch] * 4).items()["number of training samples in the epoch"] == 16
+    assert trained(*[batch] * 4).complaints([0, 1]) == []  # a weighted draw may repeat
+    assert list(trained(*[batch] * 3, [1]).items().values()) == [4, 13, 0]
+    assert list(trained(*[[*batch, 1]] * 3).items().values()) == [3, 15, 10]
+    assert len(trained(*[[*batch, 1]] * 3).complaints(loader)) == 1
 
 
 def test_batches_without_an_index_are_counted_only():
-    seen = data_fingerprint.TrainedBatches()
-    for _ in range(5):
-        seen.see({"actions": torch.zeros(4, 2)})
+    seen = trained(*[[3, 5, 7, 9]] * 4)
+    seen.see({"actions": torch.zeros(4, 2)})
     seen.see([1, 2])
     assert seen.batches == 6 and seen.samples == 20
     assert seen.complaints(Loader([0, 1])) == []

@@ -76,6 +76,13 @@ SHARE = SimpleNamespace(share_of_pass=np.arange(100, 40, -1))
         ([96, 95, 94, 94], "sample 3 of the first batch has index 94"),
         ([0, 1, 2, 3], None),  # numbers of something else
         ([100, 1, 2, 3], None),
+        ([100, 99, 1, 2, 3], "sample 2 of the first batch has index 1"),
+        ([100, 99, 1, 2, 3, 4], None),
+        ([88, 87, 86, 7], "sample 3 of the first batch has index 7"),
+        ([84, 83, 82, 7], None),  # a host takes fewer batches before
+        ([99, 98, 97, 7], None),  # no batch begins there
+        ([*range(100, 30, -1)], None),
+        ([[100, 99, 7]], None),
         ([100], None),
     ],
 )
@@ -84,6 +91,7 @@ def test_a_sample_that_the_loader_did_not_give(index, wrong):
     assert len(complaints) == (wrong is not None)
     assert wrong is None or complaints[0].startswith(wrong)
     assert first(index).complaints(object()) == []
+    assert FirstBatch(None, torch.zeros(4, 2)).complaints(SHARE) == []
 
 
 class Rows(torch.utils.data.Dataset):
@@ -118,15 +126,22 @@ def test_a_dataset_that_numbers_samples_in_its_parts_raises_no_alarm(
 ):
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()
     loader = SimpleNamespace(share_of_pass=np.array(share), dataset=dataset)
-    assert bool(first(index).complaints(loader)) == is_wrong
+    assert (first(index).complaints(loader) != []) == is_wrong
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
 
 
 def test_batches_that_could_agree_by_chance_are_not_compared():
     (same,), (again,) = (first(list(range(10))).different() for _ in range(2))
-    assert same.value == again.value is not None
+    assert same == again and same.value is not None
+    assert same.what == "the first batch" and "another one replaced this rank's" in same.cause
+    assert first([*range(1, 11)]).different()[0].value != same.value
     assert first(list(range(9))).different()[0].value is None
     assert FirstBatch(None, torch.zeros(16, 3)).different()[0].value is None
-    assert FirstBatch(None, torch.randn(16, 3)).different()[0].value is not None
+    rows = torch.randn(16, 3, requires_grad=True)
+    (of_actions,) = FirstBatch(None, rows).different()
+    assert of_actions.value is not None
+    seen = TrainedBatches()
+    seen.see({"actions": rows.detach().numpy()})
+    assert seen.first.different() == [of_actions]
     assert FirstBatch(None, None).different()[0].value is None

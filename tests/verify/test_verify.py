@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.verify import checksum, checksums, tensor_checksums
+from robomimic_ddp.verify import checksum, checksums, digest, tensor_checksums
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=40), st.data())
@@ -43,6 +44,8 @@ def plainly(tensor):
 def test_chunks_and_rows_add_up_to_the_whole(words):
     tensor = torch.randn(words)
     assert checksum(tensor) == plainly(tensor)
+    with torch.device("meta"):  # a default device of the host
+        assert checksum(tensor) == plainly(tensor)
 
 
 def test_two_changed_signs_do_not_cancel():
@@ -59,14 +62,22 @@ def test_tensors_that_share_memory_are_read_once(monkeypatch):
     monkeypatch.setattr(
         tensor_checksums, "_words", lambda tensor: read.append(tensor) or plain(tensor)
     )
-    net, other = torch.randn(4, 6), torch.randn(4, 6)
-    found = checksums([net, net.detach(), other, net.t(), net[:2], net.view(torch.int32)])
-    assert found == [checksum(one.clone()) for one in (net, net, other, net.t(), net[:2], net)]
-    assert len(read) == 5 + 6, "of the first two, one"
+    net, other = torch.randn(4, 6), torch.randn(4, 6).bfloat16()
+    found = checksums([net, net, other, other, net.t(), net[:2], net.view(torch.int32)])
+    parts = net, net, other, other, net.t(), net[:2], net
+    assert found == [checksum(part.clone()) for part in parts]
+    assert len(read) == 5 + 7, "of the first two, one; and of the next two"
 
 
-def test_a_slice_that_begins_at_an_odd_byte():
-    base = torch.zeros(9, dtype=torch.uint8)
-    assert checksum(base[1:9]) == checksum(base[:8].clone())
-    base[8] = 1
-    assert checksum(base[1:9]) != checksum(base[:8].clone())
+@pytest.mark.parametrize("begin", [1, 5])
+def test_a_slice_that_begins_at_an_odd_byte(begin):
+    base = torch.zeros(begin + 8, dtype=torch.uint8)
+    assert checksum(base[begin:]) == checksum(base[:8].clone())
+    base[-1] = 1
+    assert checksum(base[begin:]) != checksum(base[:8].clone())
+
+
+def test_digests_stay_those_that_files_have():
+    tensor, array = torch.arange(6.0).view(2, 3).t(), np.arange(6, dtype=np.int16).reshape(2, 3).T
+    nest = {"tensors": [tensor, torch.zeros(0, 3)], 2: (array, np.float64(0.5), {}), None: "text"}
+    assert digest(nest) == "a2c336531d769362ed0fb4450134829e"

@@ -302,43 +302,12 @@ def test_the_norm_of_a_sharded_gradient_is_that_of_the_complete_one(replicas, ra
     assert complete[0][0] > 0.1**2
 
 
-# ----- checksums of parts
-
-
-def sums_of_parts() -> tuple:
-    torch.manual_seed(0)
-    like = next(sharded_algo().nets.parameters())
-    whole = [
-        torch.randn(7, 3),
-        torch.randn(1),
-        torch.randn(300, 80),
-        torch.randn(5, 3).bfloat16(),
-        torch.arange(9),
-        torch.randn(0, 3),
-        # One is gathered into the memory that another has left.
-        *(torch.randn(300, 80).bfloat16() for _ in range(6)),
-    ]
-    parts = [fsdp.shard_like(one, like) for one in whole]
-    expected = verify.checksums(whole)
-    mixed = verify.checksums([whole[0], *parts, parts[2]])
-    assert all(torch.equal(fsdp.full(part), one) for part, one in zip(parts, whole))
-    # Elements of two ranks' parts change places: the plain sum stays.
-    whole[0][[0, 6]] = whole[0][[6, 0]]
-    changed = verify.checksum(fsdp.shard_like(whole[0], like))
-    return mixed == [expected[0], *expected, expected[2]], changed == expected[0]
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_checksums_of_parts_add_up_to_those_of_the_whole(world_size, ranks):
-    assert ranks.run(sums_of_parts, world_size=world_size) == [(True, False)] * world_size
-
-
 def flipped_in_one_replica() -> list:
     algo = sharded_algo(replace(SHARDED, fsdp_replicas=2))
-    before = verify.fingerprint(verify.state_sums(algo))
+    before = verify.digest(verify.state_sums(algo))
     if group.rank() == 3:
         fsdp.local(next(algo.nets.parameters()))[0, 0] += 1
-    after = verify.fingerprint(verify.state_sums(algo))
+    after = verify.digest(verify.state_sums(algo))
     return group.gather_objects(before == after)
 
 

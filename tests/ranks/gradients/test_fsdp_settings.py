@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -72,16 +73,34 @@ def test_weights_outside_of_units_have_the_same_replicas(ranks):
     assert ranks.run(meshes, world_size=4) == [{(2, 2, ("replicate", "shard"))}] * 4
 
 
-def sums_with_replicas() -> bool:
-    _, net, _ = scaled_algo(replace(SHARDED, fsdp_replicas=2))
+def sums_of_parts(replicas: int) -> tuple:
+    _, net, _ = scaled_algo(replace(SHARDED, fsdp_replicas=replicas))
     torch.manual_seed(0)
-    whole = [torch.randn(7, 3), torch.randn(1, 5), torch.randn(300, 80)]
-    parts = [fsdp.shard_like(tensor, net.scale) for tensor in whole]
-    return verify.checksums(parts) == verify.checksums(whole)
+    whole = [
+        torch.randn(7, 3),
+        torch.randn(1),
+        torch.randn(300, 80),
+        torch.randn(5, 3).bfloat16(),
+        torch.arange(9),
+        torch.randn(0, 3),
+        # One is gathered into the memory that another has left.
+        *(torch.randn(300, 80).bfloat16() for _ in range(6)),
+    ]
+    parts = [fsdp.shard_like(one, net.scale) for one in whole]
+    expected = verify.checksums(whole)
+    with mock.patch.object(fsdp, "full", wraps=fsdp.full) as gathered:
+        mixed = verify.checksums([whole[0], *parts, parts[2]])
+    assert gathered.call_count == 7, "those in bf16"
+    assert all(torch.equal(fsdp.full(part), one) for part, one in zip(parts, whole))
+    # Elements of two ranks' parts change places: the plain sum stays.
+    whole[0][[0, 6]] = whole[0][[6, 0]]
+    changed = verify.checksum(fsdp.shard_like(whole[0], net.scale))
+    return mixed == [expected[0], *expected, expected[2]], changed == expected[0]
 
 
-def test_checksums_of_parts_of_replicas_are_those_of_the_whole(ranks):
-    assert ranks.run(sums_with_replicas, world_size=4) == [True] * 4
+@pytest.mark.parametrize("world_size, replicas", [(2, 1), (3, 1), (4, 2)])
+def test_checksums_of_parts_add_up_to_those_of_the_whole(world_size, replicas, ranks):
+    assert ranks.run(sums_of_parts, replicas, world_size=world_size) == [(True, False)] * world_size
 
 
 def gradient_in_bf16() -> tuple:
