@@ -72,7 +72,7 @@ class Evidence:
                 odd = odd_ranks(values)
                 # The cause is known best on a rank that differs.
                 ordered = sorted(range(len(parts)), key=lambda rank: rank not in odd)
-                hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
+                hints = filter(None, dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered))
                 raise VerifyError(
                     f"{self.when}: {name} is not the same on all ranks; found {_shown(values)}, so "
                     f"rank(s) [{listed(odd)}] differ from the others. Expected equal bits: ranks "

@@ -1,0 +1,133 @@
+"""The errors of ranks whose values are not as they must be; each rank is a thread."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import pytest
+
+from robomimic_ddp.distributed import group
+from robomimic_ddp.errors import VerifyError
+from robomimic_ddp.verify.comparison import Different, Evidence, require_equal
+
+
+def errors(*parts):
+    """Return each rank's error, or None. `parts`: the Evidence of each rank, or what it calls."""
+    values, ranks, barrier = {}, {}, threading.Barrier(len(parts), timeout=5)
+
+    def gather(value):
+        barrier.wait()
+        values[ranks[threading.get_ident()]] = value
+        barrier.wait()
+        return [values[rank] for rank in range(len(parts))]
+
+    def require(rank):
+        ranks[threading.get_ident()] = rank
+        try:
+            getattr(parts[rank], "require", parts[rank])()
+        except VerifyError as error:
+            return str(error)
+
+    with (
+        mock.patch.object(group, "gather_objects", gather),
+        ThreadPoolExecutor(len(parts)) as pool,
+    ):
+        return list(pool.map(require, range(len(parts))))
+
+
+DIFFERS = (
+    "here: {} is not the same on all ranks; found {}, so rank(s) [{}] differ from the others. "
+    "Expected equal bits: ranks that disagree train different models."
+)
+HINTS = {"": "no", "weights": "Load one file.", "weight": "no"}
+PLAIN = Evidence("here", equal={"count": 1, "weights": (2, 3)}, hints=HINTS)
+
+
+@pytest.mark.parametrize(
+    "equal, hints, message",
+    [
+        ({"count": 1, "weights": (2, 3)}, {}, None),
+        ({"count": 2, "weights": 0}, {"c": "Do."}, ("count", "rank 2: 2", " Do. no")),
+        ({"count": 1, "weights": 0}, HINTS, ("weights", "rank 2: 0", " Load one file.")),
+        ({"count": 1}, {}, ("weights", "rank 2: absent", " Load one file.")),
+        (
+            {"weights": (2, 3), "count": 1},
+            HINTS,
+            "here: ranks have the same items in another order.",
+        ),
+    ],
+)
+def test_the_first_item_that_is_not_equal_is_named(equal, hints, message):
+    if isinstance(message, tuple):
+        name, last, hint = message
+        value = {"count": "1", "weights": "checksum (2, 3)"}[name]
+        values = f"rank 0: {value}; rank 1: {value}; {last}"
+        message = DIFFERS.format(name, values, 2) + hint
+    assert errors(PLAIN, PLAIN, Evidence("here", equal=equal, hints=hints)) == [message] * 3
+
+
+def test_of_two_ranks_the_second_differs_and_long_values_are_cut():
+    long, other = (Evidence("here", equal={"x": text * 91}) for text in "ab")
+    message = DIFFERS.format("x", f"rank 0: {'a' * 90}; rank 1: {'b' * 90}", 1)
+    assert errors(long, other) == [message] * 2
+
+
+@pytest.mark.parametrize(
+    "values, shown",
+    [
+        ([1] * 15 + [2], "; ".join(f"rank {rank}: {1 + rank // 15}" for rank in range(16))),
+        ([1] * 16 + [2], "16 rank(s), first rank 0: 1; 1 rank(s), first rank 16: 2"),
+        (
+            [0, 0, *range(1, 18)],
+            "2 rank(s), first rank 0: 0; "
+            + "; ".join(f"1 rank(s), first rank {value + 1}: {value}" for value in range(1, 16))
+            + "; and 2 more values",
+        ),
+    ],
+)
+def test_of_many_ranks_each_value_is_shown_once(values, shown):
+    (message,) = set(errors(*(Evidence("here", equal={"x": value}) for value in values)))
+    assert f"found {shown}, so rank(s)" in message
+
+
+@pytest.mark.parametrize(
+    "other, place",
+    [
+        (replace(PLAIN, when="there"), "there"),
+        (lambda: group.gather_objects(0), "elsewhere in the job"),
+    ],
+)
+def test_ranks_at_different_places(other, place):
+    first, second, _ = errors(PLAIN, PLAIN, other)
+    assert first == second and first.startswith(
+        "the ranks are at different places of the job: rank 0: here; rank 1: here; rank 2: "
+        f"{place}; rank(s) [2] differ from the others. Every rank must take the same steps"
+    )
+
+
+def test_the_first_complaint_is_raised_with_the_ranks_that_have_it():
+    ranks = [replace(PLAIN, complaints=complaints) for complaints in ([], ["a", "b"], ["c", "a"])]
+    assert errors(*ranks) == ["here, on rank(s) [1, 2]: a"] * 3
+
+
+@pytest.mark.parametrize(
+    "values, same",
+    [([1, 2, 3], None), ([1, None, None], None), ([1, 2, 1], "0, 2"), ([None, 2, 2], "1, 2")],
+)
+def test_values_that_no_two_ranks_may_share(values, same):
+    unknown = Different("other", None, "")
+    noise = [[Different("noise", value, "Seed it.")] if value else [] for value in values]
+    found = errors(*(Evidence("here", different=[*items, unknown]) for items in noise))
+    message = f"here: noise: ranks [{same}] have the same; expected a different one on each rank."
+    causes = [" Seed it." if value else "" for value in values]
+    assert found == [same and message + cause for cause in causes]
+
+
+def test_require_equal_names_the_cause():
+    first = partial(require_equal, "here", {"x": 1}, "Do.")
+    second = partial(require_equal, "here", {"x": 2})
+    assert errors(first, second) == [DIFFERS.format("x", "rank 0: 1; rank 1: 2", 1) + " Do."] * 2
