@@ -34,7 +34,7 @@ def watch(algo: Any, optimizer: torch.optim.Optimizer, comm: str) -> GradientMea
     names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
     names.update((id(tensor), name) for name, tensor in host_algo.outside_nets(algo))
     named = [
-        (names.get(id(parameter), "a parameter outside nets"), parameter)
+        (names[id(parameter)], parameter)
         for parameter in host_algo.held_by(optimizer)
         if parameter.requires_grad
     ]

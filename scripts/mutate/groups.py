@@ -60,7 +60,9 @@ GROUPS = {
     "verify/tensor_checksums": "verify/test_verify ranks/gradients/test_fsdp_settings",
     "verify/comparison": "verify/test_comparison",
     "verify/rng_state verify/drawn_numbers": "verify/test_first_step",
-    "verify/plain_numbers verify/gradient_means": "ranks/gradients/test_proofs",
+    "verify/plain_numbers verify/gradient_means": (
+        "verify/test_gradient_means ranks/gradients/test_proofs"
+    ),
     "data/rlds/schema/rotations": "rlds/contents/test_rotations",
     "data/rlds/index/splits data/rlds/index/normalization data/rlds/index/statistics": (
         "rlds/contents/test_numbers"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,52 +12,122 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.data import ConcatDataset, Subset
 
+from robomimic_ddp.verify import checksum, digest
 from robomimic_ddp.verify.data_fingerprint import FirstBatch, TrainedBatches
 from robomimic_ddp.verify.drawn_numbers import DrawnNumbers
+from robomimic_ddp.verify.rng_state import Streams
 
 
 class Scheduler:
-    def add_noise(self, samples, noise, timesteps):
-        return samples + noise
+    def add_noise(self, samples, noise, timesteps, scale=1):
+        return samples + noise * timesteps * scale
 
 
 def drawn(step, is_compiled=False):
-    """The draws of `step(algo)`, by name."""
+    """The draws of `step(algo)`."""
     algo, watched = SimpleNamespace(noise_scheduler=Scheduler()), DrawnNumbers()
+    assert watched.is_done is False
     watched.begin(algo, is_compiled)
     step(algo)
     watched.end()
     torch.randn(16)
+    assert watched.is_done is True
     assert vars(algo.noise_scheduler) == {} and _get_current_function_mode_stack() == []
-    return {one.what.partition(" (")[0]: one.value for one in watched.draws}
+    return watched.draws
 
 
-def noise(algo):
-    algo.noise_scheduler.add_noise(torch.zeros(16), torch.arange(16.0), 1)
+def adds(noise):
+    """Return a step that adds `noise`."""
+
+    def step(algo):
+        noisy = algo.noise_scheduler.add_noise(1, noise, 2, scale=3)
+        assert torch.equal(noisy, 1 + 6 * noise)
+
+    return step
+
+
+NOISE = "the noise of noise_scheduler.add_noise"
 
 
 @pytest.mark.parametrize(
-    "step, names",
+    "step, name",
     [
-        (lambda _: torch.randn(16), ["what torch's randn draws"]),
-        (lambda _: torch.zeros(16).normal_(), ["what torch's normal_ draws"]),
-        (lambda _: torch.distributions.Normal(0.0, 1.0).rsample((16,)), ["what torch's normal"]),
-        (noise, ["the noise of noise_scheduler.add_noise"]),
-        (lambda _: torch.randn(3), []),
-        (lambda _: torch.randint(0, 1, (64,)), []),
-        (lambda _: torch.randint(0, 100, (4,)), []),
-        (lambda _: torch.zeros(16) + 1, []),
+        (lambda _: torch.rand(16), "rand"),
+        (lambda _: torch.randn(16), "randn"),
+        (lambda _: torch.randint(0, 100, (16,)), "randint"),
+        (lambda _: torch.rand_like(torch.zeros(16)), "rand_like"),
+        (lambda _: torch.randn_like(torch.zeros(16)), "randn_like"),
+        (lambda _: torch.randint_like(torch.zeros(16), 100), "randint_like"),
+        (lambda _: torch.normal(torch.zeros(16), 1.0), "normal"),
+        (lambda _: torch.bernoulli(torch.full((99,), 0.5)), "bernoulli"),
+        (lambda _: torch.multinomial(torch.ones(99), 16), "multinomial"),
+        (lambda _: torch.distributions.Normal(0.0, 1.0).rsample((16,)), "normal_"),
+        (lambda _: torch.zeros(16).uniform_(), "uniform_"),
+        (lambda _: torch.zeros(16).random_(), "random_"),
+        (lambda _: torch.zeros(16).exponential_(), "exponential_"),
+        (lambda _: torch.zeros(99).bernoulli_(), "bernoulli_"),
+        (adds(torch.arange(16.0)), None),
     ],
 )
-def test_numbers_that_tell_ranks_apart(step, names):
-    found = drawn(step)
-    assert len(found) == len(names)
-    assert all(name in one for name, one in zip(names, found))
+def test_numbers_that_tell_ranks_apart(step, name):
+    torch.manual_seed(0)
+    (draw,) = drawn(step)
+    kind = NOISE if name is None else f"what torch's {name} draws"
+    assert draw.what == f"{kind} (1. in the first step)"
+    assert "Ranks must draw different noise" in draw.cause
+
+
+OUTLIERS = torch.zeros(10_001)
+OUTLIERS[[*range(10), -1]] = torch.arange(1.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    "numbers, are_noted",
+    [
+        (torch.arange(10), True),
+        (torch.arange(9), False),
+        (torch.tensor([0] * 8 + [1, 2, 3, 4] * 2), True),  # 30.5 bits
+        (torch.tensor([0] * 8 + [1, 1, 1, 2, 2, 2, 3, 4]), False),  # 29.1 bits
+        (OUTLIERS, False),  # its first 10 000 have 29 bits
+        (torch.zeros(64), False),
+        (torch.zeros(1), False),
+        (torch.zeros(0), False),
+    ],
+)
+def test_numbers_that_could_agree_by_chance_are_not_compared(numbers, are_noted):
+    values = [((len(numbers),), *checksum(numbers))] if are_noted else []
+    assert [draw.value for draw in drawn(adds(numbers))] == values
+    assert drawn(lambda _: numbers + 1) == []
+
+
+def test_the_first_draws_are_numbered_and_compared():
+    draws = drawn(lambda _: [torch.randn(16) for _ in range(40)])
+    names = [f"what torch's randn draws ({number}. in the first step)" for number in range(1, 33)]
+    assert [draw.what for draw in draws] == names
 
 
 def test_beside_compiled_code_only_the_schedulers_noise_is_seen():
-    assert drawn(lambda _: torch.randn(16), is_compiled=True) == {}
-    assert len(drawn(noise, is_compiled=True)) == 1
+    assert drawn(lambda _: torch.randn(16), is_compiled=True) == []
+    assert len(drawn(adds(torch.arange(16.0)), is_compiled=True)) == 1
+
+
+def test_random_states_that_ranks_must_not_share():
+    before = Streams.now()
+    np.random.rand()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    items = Streams.now().different()
+    assert [item.value for item in items] == [digest(state) for state in states]
+    for item, begin in zip(items, ("torch's", "numpy's", "Python's")):
+        assert item.what.startswith(f"{begin} random state")
+    for item, package in zip(items, ("torch with", "numpy on", "random on")):
+        assert f"Something re-seeds {package} " in item.cause
+    items[2] = items[2]._replace(value=None)  # nothing was drawn from it
+    assert Streams.now().different(since=before) == items
+    with (
+        mock.patch.object(torch.cuda, "is_initialized", lambda: True),
+        mock.patch.object(torch.cuda, "get_rng_state", lambda: "state"),
+    ):
+        assert Streams.now().states["torch's random state (GPU)"] == "state"
 
 
 def first(index, actions=None):

@@ -18,12 +18,12 @@ from torch.overrides import _get_current_function_mode_stack
 from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo, rng
-from robomimic_ddp.distributed.gradients import comm_hooks, optimizer_ddp, parallel
+from robomimic_ddp.distributed.gradients import comm_hooks, fsdp, optimizer_ddp, parallel
 from robomimic_ddp.verify import NOT_PROVEN, gradient_means
 from robomimic_ddp.verify.plain_numbers import PlainNumbers
 from tests.faults.toy_run import STEPS, ToyJob, train
 from tests.ranks.toy import loss_of, make_algo
-from tests.versions import require
+from tests.versions import NEEDS_FSDP, require
 
 MEAN, FIRST = "gradients are the mean over 2 ranks", "noise differs"
 LAST = "verified, epoch 1: weights, averages, steps equal on 2 ranks; samples, random states"
@@ -178,11 +178,37 @@ def test_a_rank_whose_loss_reaches_no_parameter_gets_the_mean_too(many, ranks):
     assert ranks.run(first_step_on_another_net, many) == [dict.fromkeys(NOT_PROVEN, True)] * 2
 
 
+def compared_in_parts(happens: str) -> tuple:
+    """Collective: the result under FSDP, of two backward passes after two forwards each."""
+    algo = make_algo("fsdp")
+    fsdp.shard(algo, Options(mode="fsdp"), "cpu")
+    for parameter in algo.nets.parameters() if happens == "halved" else ():
+        parameter.register_post_accumulate_grad_hook(lambda p: fsdp.local(p.grad).div_(2))
+    means = gradient_means.watch(algo, algo.optimizers["policy"], "none")
+    for _ in range(2):
+        (loss_of(algo, torch.randn(8, 4)) + loss_of(algo, torch.randn(8, 4))).backward()
+    why_not, complaints = means.compare()
+    means.stop()
+    return why_not, [text.partition(", is not")[0] for text in complaints]
+
+
+@NEEDS_FSDP
+@pytest.mark.parametrize(
+    "happens, complaints",
+    [
+        ("nothing", []),
+        ("halved", ["the gradient of nets.policy.obs_encoder.layer.weight, reduced by FSDP"]),
+    ],
+)
+def test_parts_of_gradients_are_compared_with_the_mean(happens, complaints, ranks):
+    assert ranks.run(compared_in_parts, happens) == [(None, complaints)] * 2
+
+
 class Counting:
     """An algorithm that counts steps, and the actions that it plays."""
 
     def __init__(self) -> None:
-        self.steps = self.played = 0
+        self.steps = self.skipped = self.played = 0
         self.loss, self.best_rank = 0.0, group.rank()
 
 
@@ -194,17 +220,22 @@ def after_epochs(extra_steps: int) -> list[dict]:
         found.append(numbers.items())
         numbers.before_step()
         algo.steps += 1
+        algo.skipped += extra_steps * (1 - group.rank())
         algo.loss = 1.0 + group.rank()
         numbers.after_step()
         found.append(numbers.items())
-        algo.played += 1 + group.rank()
+        algo.played += 1 - group.rank()
         algo.steps += extra_steps * group.rank()
+        algo.skipped += extra_steps * group.rank()
     return found
 
 
 def test_what_rollouts_count_is_left_out_and_what_training_counts_is_not(ranks):
-    steps, played, loss = (f"plain number self.{name}" for name in ("steps", "played", "loss"))
-    changed = {steps: "1", loss: "changed in training"}
-    expected = [{steps: "0", played: "0", loss: "0.0"}, {**changed, played: "0"}, changed]
+    names = ("steps", "skipped", "played", "loss")
+    steps, skipped, played, loss = (f"plain number self.{name}" for name in names)
+    first = {steps: "0", skipped: "0", played: "0", loss: "0.0"}
+    changed = {steps: "1", skipped: "0", loss: "changed in training"}
+    expected = [first, {**changed, played: "0"}, changed]
     assert ranks.run(after_epochs, 0) == [[*expected, {**changed, steps: "2"}]] * 2
-    assert [found[2][steps] for found in ranks.run(after_epochs, 1)] == ["1", "2"]
+    extra = [items[2] for items in ranks.run(after_epochs, 1)]
+    assert extra == [{**changed, skipped: "1"}, {**changed, steps: "2", skipped: "1"}]
