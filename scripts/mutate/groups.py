@@ -60,6 +60,7 @@ GROUPS = {
     "verify/tensor_checksums": "verify/test_verify ranks/gradients/test_fsdp_settings",
     "verify/comparison": "verify/test_comparison",
     "verify/rng_state verify/drawn_numbers": "verify/test_first_step",
+    "verify/structure": "verify/test_structure",
     "verify/plain_numbers verify/gradient_means": (
         "verify/test_gradient_means ranks/gradients/test_proofs"
     ),

@@ -1,43 +1,15 @@
-"""The errors of ranks whose values are not as they must be; each rank is a thread."""
+"""The errors of ranks whose values are not as they must be."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from unittest import mock
 
 import pytest
 
 from robomimic_ddp.distributed import group
-from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.verify.comparison import Different, Evidence, require_equal
-
-
-def errors(*parts):
-    """Return each rank's error, or None. `parts`: the Evidence of each rank, or what it calls."""
-    values, ranks, barrier = {}, {}, threading.Barrier(len(parts), timeout=5)
-
-    def gather(value):
-        barrier.wait()
-        values[ranks[threading.get_ident()]] = value
-        barrier.wait()
-        return [values[rank] for rank in range(len(parts))]
-
-    def require(rank):
-        ranks[threading.get_ident()] = rank
-        try:
-            getattr(parts[rank], "require", parts[rank])()
-        except VerifyError as error:
-            return str(error)
-
-    with (
-        mock.patch.object(group, "gather_objects", gather),
-        ThreadPoolExecutor(len(parts)) as pool,
-    ):
-        return list(pool.map(require, range(len(parts))))
-
+from tests.verify.thread_ranks import errors
 
 DIFFERS = (
     "here: {} is not the same on all ranks; found {}, so rank(s) [{}] differ from the others. "

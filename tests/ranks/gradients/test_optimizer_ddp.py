@@ -464,28 +464,6 @@ def test_one_message_averages_every_kind_of_pass(ranks, passes):
             assert torch.allclose(value, wanted, rtol=1e-5)
 
 
-def test_an_algorithm_whose_optimizers_are_not_found_is_named():
-    """Else each rank would train a different model, unnoticed with ddp.verify=false."""
-    algo = make_algo()
-    assert not structure.uncovered(algo)
-    algo.optimizers = {}
-    (only,) = structure.uncovered(algo)
-    assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
-
-
-@pytest.mark.parametrize("sizes, is_target", [((4, 4), True), ((4, 3), False), ((4,), False)])
-def test_a_target_network_beside_parallel_nets_is_not_outside(sizes, is_target):
-    """Forks train IQL with a diffusion policy, whose nets are parallel: `critic_target` follows."""
-    nets = {"policy": parallel.parallelise(nn.Linear(2, 2), "dp")}
-    for name, widths in (("critic", (4, 4)), ("critic_target", sizes)):
-        nets[name] = nn.ModuleList(nn.Linear(width, 1) for width in widths)
-    algo = SimpleNamespace(nets=nn.ModuleDict(nets))
-    algo.optimizers = {"critic": torch.optim.SGD(algo.nets["critic"].parameters(), lr=1.0)}
-    complaints = structure.uncovered(algo)
-    assert bool(complaints) is not is_target
-    assert is_target or "nets.critic_target.0.weight (" in complaints[0]
-
-
 def warnings_of_torch(filtered: bool) -> tuple[bool, set[str]]:
     """Whether DDP sends more than the optimizer's parameters; what torch warns of."""
     algo, before = make_algo(), torch.is_warn_always_enabled()
