@@ -74,9 +74,8 @@ def test_items_of_settings_and_sums():
     assert structure.shared_buffers(algo) == {name for name in buffers if "norm" in name}
 
 
-def test_ranks_with_other_nets_or_weights():
-    algo, other = (make_algo("ddp", seed=seed) for seed in (0, 1))
-    name = "nets.policy.obs_encoder.layer.weight"
+def test_ranks_with_other_nets():
+    algo, other = make_algo("ddp"), make_algo("ddp")
     compare = structure.require_same_structure
     other.nets.requires_grad_(False)
     for text in errors(partial(compare, algo), partial(compare, other)):
@@ -90,6 +89,8 @@ def test_ranks_with_other_nets_or_weights():
     (text,) = errors(partial(compare, algo))
     assert "on rank(s) [0]: SimpleNamespace: nets.wrapped.weight (2 parameter(s) in all)" in text
 
+
+def test_ranks_that_loaded_other_checkpoints():
     algo, same, other, stepped, slow = (make_algo("single", seed=seed) for seed in (0, 0, 1, 0, 0))
     compare = structure.require_same_weights
     assert errors(partial(compare, algo), partial(compare, same)) == [None, None]
@@ -97,6 +98,7 @@ def test_ranks_with_other_nets_or_weights():
         step(one, torch.ones(3, 4))
     stepped.nets.load_state_dict(algo.nets.state_dict())
     slow.optimizers["policy"].param_groups[0]["lr"] = 0.5
+    name = "nets.policy.obs_encoder.layer.weight"
     for one, what in (
         (other, name),
         (stepped, f"optimizer policy: exp_avg of {name}"),
@@ -162,7 +164,6 @@ def test_what_optimizers_train_outside_of_parallel_nets(monkeypatch):
     algo = built_algo()
     strangers = [nn.Parameter(torch.ones(1)) for _ in range(2)]
     algo.optimizers["policy"].add_param_group({"params": strangers})
-    assert [text.partition(",")[0] for text in structure.unreduced(algo)] == ["optimizer policy"]
     (text,) = structure.unreduced(algo)
     assert text.startswith("optimizer policy, with 2 of its parameter(s), was added, replaced")
     (text,) = structure.foreign(algo)
