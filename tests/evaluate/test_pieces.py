@@ -109,12 +109,13 @@ def test_each_copy_is_a_new_path_in_the_folder_for_copies(tmp_path):
 
 def test_best_success_has_the_epoch_of_its_result_where_the_file_has_none(tmp_path):
     """As of older hosts, which write it into names alone."""
-    path = write(tmp_path / "best_success.pth", None)
+    path, last = write(tmp_path / "best_success.pth", None), write(tmp_path / "last.pth", None)
     assert checkpoints.copy_and_read(tmp_path, path, tmp_path)[1].epoch == 0
     result = {"kind": "result", "epoch": 30, "weights": read(path).weights, "env": "lift"}
     result.update(episodes=10, checkpoint="a", interval=None, log={})
     evaluation.append(tmp_path, result)
-    assert checkpoints.copy_and_read(tmp_path, path, tmp_path)[1].epoch == 30
+    epochs = [checkpoints.copy_and_read(tmp_path, file, tmp_path)[1].epoch for file in (path, last)]
+    assert epochs == [30, 0]
 
 
 @pytest.mark.bad_input
@@ -137,6 +138,7 @@ def test_what_is_no_complete_checkpoint_is_refused(tmp_path, monkeypatch):
         try:
             checkpoints.copy_and_read(tmp_path, path, folder)
         except CheckpointError:
+            assert not [*folder.iterdir()], "no copy is left"
             continue
         pytest.fail(path.name)
     assert not (tmp_path / "executed").exists()
