@@ -84,6 +84,7 @@ def test_a_sweep_that_was_stopped_while_it_was_made_is_made_again(make, monkeypa
     ("words", "values"),
     [
         (["a.b=1,2", "c=x"], [{"a.b": 1, "c": "x"}, {"a.b": 2, "c": "x"}]),
+        (["a=x=1,y"], [{"a": "x=1"}, {"a": "y"}]),
         (["a=1e-4,3e-4,null"], [{"a": 1e-4}, {"a": 3e-4}, {"a": None}]),
         (["a=[1,2],[]", "b=true"], [{"a": [1, 2], "b": True}, {"a": [], "b": True}]),
         (["a=log(1e-5, 1e-3)"], [{"a": 1e-5}, {"a": 1e-3}]),
@@ -99,12 +100,12 @@ def test_values_and_ranges(words, values):
     [
         (["train.seed"], "expected KEY=VALUE"),
         (["--a=1"], "expected KEY=VALUE"),
-        (["train.seed=1,2,"], "an empty value"),
-        (["train.seed=1,1"], "1 is listed twice"),
+        (["train.seed=1,2,"], "train.seed=1,2,: an empty value"),
+        (["train.seed=1,1"], "train.seed=1,1: 1 is listed twice"),
         (["train.seed=1", "train.seed=2"], "train.seed is given twice"),
         (["ddp.resume=a,b"], "the sweep sets ddp.resume"),
         (["a=log(0,1)"], "above 0 for log"),
-        (["a=uniform(2,1)"], "the smaller first"),
+        (["a=uniform(2,1)"], "a=uniform(2,1): expected two finite numbers, the smaller first"),
         (["a=uniform(0,inf)"], "two finite numbers"),
         (["a=int(1.5,2)"], "whole for int"),
     ],

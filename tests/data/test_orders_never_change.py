@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
@@ -63,6 +63,7 @@ def test_orders_of_map_style_data():
         (None, True),
         (None, False),
         (sampler, None),
+        (SubsetRandomSampler(np.arange(8, dtype=np.int32)), None),
         (OfTheHost.__new__(OfTheHost), None),
     ):
         assert order_of(data, *given, 5)(0).dtype == np.int64

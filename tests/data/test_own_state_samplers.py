@@ -135,6 +135,18 @@ def test_an_order_that_cannot_be_found_again_is_refused(make):
         iter(resumed)
 
 
+def test_a_sampler_that_is_further_than_the_saved_one_is_refused():
+    whole = one(OwnStream())
+    list(whole)
+    next(iterator := iter(whole))
+    resumed = one(OwnStream())
+    list(resumed), list(resumed)
+    resumed.seek(whole.position(), 1, 1)
+    del iterator
+    with pytest.raises(CheckpointError, match="the sampler OwnStream gives another order"):
+        iter(resumed)
+
+
 def test_samples_that_have_names_are_in_the_order_that_was_saved():
     def named(order):
         return ReplayedLoader(DataLoader({"a": 1, "b": 2, "c": 3}, sampler=order))
@@ -147,6 +159,15 @@ def test_samples_that_have_names_are_in_the_order_that_was_saved():
         resumed.seek(position, 1, 1)
         with nullcontext() if is_same else pytest.raises(CheckpointError, match="another order"):
             assert [*map(int, resumed)] == rest
+
+
+def test_numbers_of_any_type_are_the_same_order():
+    orders = set()
+    for order in ([2, 0, 1], np.array([2, 0, 1]), torch.tensor([2, 0, 1])):
+        next(iterator := iter(loader := ReplayedLoader(DataLoader(Samples(3), sampler=order))))
+        orders.add(loader.position()["order"])
+        del iterator
+    assert len(orders) == 1
 
 
 def test_a_place_is_kept_although_a_digest_was_asked_for_before():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader
@@ -28,11 +29,12 @@ def test_the_order_is_that_of_delivered_batches():
 
 def test_the_streams_of_a_pass_are_known_once_it_has_an_index():
     loader = replayed()
-    assert len(list(loader)) == SIZE // BATCH
-    iterator = iter(loader)
-    assert loader.position()["sampler_random"] is None
-    next(iterator)
-    assert loader.position()["sampler_random"] is not None
+    for _ in range(2):
+        iterator = iter(loader)
+        assert loader.position()["sampler_random"] is None
+        next(iterator)
+        assert loader.position()["sampler_random"] is not None
+        assert len(list(iterator)) == SIZE // BATCH - 1
 
 
 def test_the_hosts_sampler_keeps_its_attributes():
@@ -51,6 +53,12 @@ def test_a_loader_without_a_sampler_of_indices_has_no_history(host):
     list(iterator)
     for position in (before, during, loader.position()):
         assert position["iterations"] is None and position["has_workers"] is False
+
+
+def test_a_pass_begins_where_one_of_the_runs_has_a_generator():
+    loaders = replayed(), replayed(generator=torch.Generator())
+    for before, after in (loaders, loaders[::-1]):
+        assert "resumes with its next pass" in after.seek(before.position(), 1, 1)
 
 
 def test_workers_of_an_earlier_pass_are_in_the_position():

@@ -181,6 +181,9 @@ def test_torch_samplers_keep_their_meaning_and_draw_from_the_seed_alone():
         orders = [order_of(data, RandomSampler(data, num_samples=size), None, 9) for _ in "ab"]
         assert len(orders[0](0)) == size and len(set(orders[0](0))) == min(size, 50)
         assert orders[0](1).tolist() == orders[1](1).tolist() != orders[0](0).tolist()
+    seeded = RandomSampler(data, num_samples=20, generator=torch.Generator())
+    order = order_of(data, seeded, None, 9)
+    assert order(1).tolist() == order(1).tolist()
 
 
 def test_weights_that_a_host_changes_count_from_the_next_pass_on():

@@ -264,6 +264,9 @@ def test_a_hosts_own_loader_needs_no_batch_size():
     loader = ReplayedLoader([1, 2, 3])
     iterator = iter(loader)
     assert next(iterator) == 1 and loader.position()["batch_size"] is None
+    assert list(iterator) == [2, 3]
+    resumed = ReplayedLoader([1, 2, 3])
+    assert "resumes with its next pass" in resumed.seek(loader.position(), 1, 1)
 
 
 def test_an_iterator_has_the_length_of_a_pass_as_that_of_torch_has():

@@ -53,6 +53,7 @@ def test_a_log_of_one_rank_is_the_hosts_unless_steps_were_taken_before():
     expected = {**log, "Loss": 76 / 20, "Rare": 4.0, "Time_Epoch": 2.0}
     of_all = of_all_steps(log, part, True, 4)
     assert of_all == expected and of_all["Flag"] is True
+    assert part.logs.samples == 20
 
 
 class Loader(list):

@@ -230,6 +230,7 @@ def test_a_hosts_variable_has_its_saved_value(tmp_path):
     for kind in ("begun", "host"):
         begins = {"best_return": {}, "best_loss": 1.5}
         assert life(tmp_path, FoundRun(tmp_path, kind), **begins) == ({}, 1.5)
+    assert life(tmp_path, found, best_return=None, best_loss={}) == ({}, 1.5)
 
 
 def test_without_a_run_variables_are_the_hosts():

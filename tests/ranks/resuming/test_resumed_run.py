@@ -68,15 +68,21 @@ def test_a_resumed_job_that_dies_while_it_starts_is_started_again(ranks, stopped
 
 @pytest.mark.parametrize("asked", ["true", "auto", "false"])
 def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
-    assert attempts(stopped, asked, (1,)) == ["stopped"]
+    with mock.patch.object(group, "leave") as leave:
+        assert attempts(stopped, asked, (1,)) == ["stopped"]
+    leave.assert_called_once_with()
     assert (stopped / "20260101" / run_files.REQUEUE).exists()
 
 
 @pytest.mark.parametrize("restarts, found", [(0, "stopped"), (1, "state"), (2, "state")])
-def test_ranks_that_torchrun_ended_for_another_node_are_started_again(stopped, restarts, found):
+@pytest.mark.parametrize(("job", "asked"), [("old", "false"), ("before", "true")])
+def test_ranks_that_torchrun_ended_for_another_node_are_started_again(
+    stopped, restarts, found, job, asked
+):
     """Such a restart is not counted; the marker has the count of the attempt that has stopped."""
+    (stopped / "20260101" / "ddp.json").write_text(json.dumps({"job": job, "paths": ["a"]}))
     checkpoint.write_requeue(stopped / "20260101", {"stopped": "x", "restarts": restarts})
-    assert attempts(stopped, "false", (1,)) == [found]
+    assert attempts(stopped, asked, (1,)) == [found]
     marker = stopped / "20260101" / run_files.REQUEUE
     assert marker.exists() == (found == "stopped")
 

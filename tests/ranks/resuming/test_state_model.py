@@ -94,6 +94,8 @@ def test_a_state_file_continues_to_the_bit(
         step(resumed)  # a used optimizer, whose state is replaced
         restore_model(resumed, saved["model"])
         assert state_file.digest(captured(resumed)) == state_file.digest(saved["model"])
+        schedules = [vars(algo.lr_schedulers["policy"]).values() for algo in (whole, resumed)]
+        assert [*map(type, schedules[0])] == [*map(type, schedules[1])]
         for algo in (whole, resumed):
             rng.restore(saved["random"])
             for _ in range(5):
@@ -202,6 +204,7 @@ def test_everything_is_put_back_in_place():
     saved[""]["ema"]["numbers"] = {"decay": 0.125, "new": 1}
     saved[""]["numbers"] = {"steps": 8, "ratio": 0.75, "new": 1}
     saved[""]["optimizers"]["policy"][0]["param_groups"][0]["lr"] = 0.25
+    saved[""]["optimizers"]["policy"][0]["state"] = {0: {"count": 3}}
     model = small()
     shadow, mean = model.ema.shadow_params[0], model.nets.running_mean
     restore_model(model, saved)
@@ -209,6 +212,7 @@ def test_everything_is_put_back_in_place():
     assert (model.ema.decay, model.steps, model.ratio) == (0.125, 8, 0.75)
     assert not hasattr(model, "new") and not hasattr(model.ema, "new")
     assert model.optimizers["policy"][0].param_groups[0]["lr"] == 0.25
+    assert model.optimizers["policy"][0].state[model.nets.weight] == {"count": 3}
     restore_model(small(nets=None), captured(small(nets=None)))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robomimic_ddp.data.rlds.order.pass_order import pass_order
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import BLOCK_WINDOWS, PassPlan
 
@@ -102,6 +103,10 @@ def test_every_pass_is_exact_over_any_changes_of_ranks_and_batch(run):
     assert (times + rest.times == present + 1).all()
     assert all((rest.of_pass(number) <= 1).all() for number in range(present + 1))
     assert not rest.of_pass(present + 1).any()
+    assert (np.diff(rest.pieces.number) >= 0).all()
+    for number in np.unique(rest.pieces.number):
+        places = np.argsort(pass_order(files, SEED, int(number)))
+        assert (np.diff(places[rest.pieces.episode[rest.pieces.number == number]]) >= 0).all()
 
 
 class Counted:
