@@ -12,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.pass_order import permutation
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.window_table import PassPlans, WindowTable
 from robomimic_ddp.data.sampling import order_of, train_loader
@@ -109,6 +110,12 @@ def test_windows_of_an_rlds_run(part, rank):
     segments = [(Segment(2, 3, 16), 5), (Segment(3, 2, 8), 3), (Segment(2, 4, 6), 0)]
     plans = PassPlans(TABLE, PassSchedule.over(FILES, TABLE.per_pass, 11, 1, segments), rank)
     assert described(plans(part)) == RUN[part, rank]
+
+
+def test_the_order_of_many_records():
+    schedule = PassSchedule(np.arange(200) // 10, np.full(200, 3), 5, Segment(2, 3, 4))
+    assert digest(*(schedule.share(1, rank).pieces.episode for rank in range(2))) == "e321a79bb1e0"
+    assert permutation(4, 5).dtype == np.int64
 
 
 def test_the_last_two_plans_of_a_table_are_kept():

@@ -148,6 +148,8 @@ def test_all_ranks_are_given_as_many_batches_and_the_rest_of_a_pass_is_shared_ev
     assert second.batches_in(0) == 20 and second.batches_in(1) == (240 + 500) // 12 - 20
     sizes = [second.share(0, rank).pieces.windows for rank in range(3)]
     assert sizes == [80, 80, 80]
+    small = PassSchedule(np.arange(2), np.full(2, 4), 0, Segment(1, 3, 1))
+    assert [small.part_of(batches) for batches in range(6)] == [0, 0, 1, 1, 1, 2]
 
 
 LONG = np.full(2_000, 50)

@@ -174,9 +174,6 @@ class PassSchedule:
             of_pass = pieces.number == number
             rank_in_pass[of_pass] = np.argsort(order)[pieces.episode[of_pass]]
         pieces = pieces.select(np.lexsort((pieces.start, rank_in_pass, pieces.number)))
-        pieces = pieces.select(np.flatnonzero(pieces.stop > pieces.start))
-        if not len(pieces.episode):
-            return pieces
         follows = (
             (np.diff(pieces.episode) == 0)
             & (np.diff(pieces.number) == 0)
