@@ -102,14 +102,19 @@ def begun(folder, **record):
     (folder / "ddp.json").write_text(json.dumps({"job": "gone", "paths": ["logs"], **record}))
 
 
-def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path):
+def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path, capsys, monkeypatch):
     """Another job of the same config has begun later, or finished before."""
 
     def found():
         return attempts(tmp_path, "false", (0,), requeued=True)
 
-    begun(tmp_path / "20260103")
+    monkeypatch.setattr(resume.env, "launcher", lambda: "ours")
+    begun(tmp_path / "20260103", launcher="ours")
     assert found() == [None]
+    said = f"restart: this job has no folder in {tmp_path} yet; a new run begins"
+    assert said in capsys.readouterr().out
+    assert attempts(tmp_path / "other", "auto", (0,)) == [None]
+    assert "ddp.resume=auto: nothing to resume in" in capsys.readouterr().out
     begun(tmp_path / "20260101", job="old", outcome={})
     assert found() == [None]
     begun(tmp_path / "20260102", job="old")
@@ -126,7 +131,7 @@ def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path):
 
 def test_ranks_that_begin_again_for_another_node_resume_what_their_launcher_began(tmp_path):
     begun(tmp_path / "20260101", launcher="ours")
-    begun(tmp_path / "20260102", launcher="another")
+    begun(tmp_path / "20260102", job="old", launcher="another")
     (tmp_path / "20260102" / STATE).write_bytes(b"x")
     with mock.patch.object(resume.env, "launcher", lambda: "ours"):
         assert attempts(tmp_path, "false", (0,), elastic=True) == ["begun"]
