@@ -37,7 +37,7 @@ def capture() -> dict[str, Any]:
         },
         "python": {
             "version": version,
-            "words": torch.tensor(internal, dtype=torch.int64),
+            "words": torch.tensor(internal),
             "gauss": python_gauss,
         },
     }
@@ -48,9 +48,9 @@ def restore(state: dict[str, Any]) -> None:
     LookupError, TypeError, ValueError or AttributeError for another `state`.
     """
     try:
-        torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
+        torch.set_rng_state(state["torch"].cpu())
         for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
-            torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
+            torch.cuda.set_rng_state(cuda_state.cpu(), device)
     except RuntimeError as error:  # a state of another size
         raise ValueError(f"torch's random state: {error}") from error
     numpy, python = state["numpy"], state["python"]
@@ -101,10 +101,9 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     """
     if rank == 0:
         return
-    entropy = [seed % 2**32, epoch] if epoch else seed % 2**32
     # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get consecutive
     # seeds, which differ by construction, in a range without the main rank's.
-    base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    base = int(np.random.SeedSequence([seed % 2**32, epoch]).generate_state(1)[0])
     if (seed - base) % 2**32 < _MOST_RANKS:
         base += _MOST_RANKS
     _seed_all((base + rank) % 2**32)

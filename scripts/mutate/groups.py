@@ -36,6 +36,16 @@ GROUPS = {
     ),
     "training/step/ema training/step/ema_average": "training/step/test_ema",
     "distributed/gradients/torch_arguments": "distributed/test_torch_arguments",
+    "distributed/rng": "distributed/test_rng training/test_run",
+    "distributed/gradients/flat_mean distributed/gradients/optimizer_ddp": (
+        "distributed/test_flat_mean ranks/gradients/test_optimizer_ddp"
+    ),
+    "training/step/crops": "training/step/test_crops",
+    "training/step/precision": "training/step/test_precision",
+    "training/step/backprop training/step/fused_optimizers": (
+        "training/step/test_backprop training/step/test_fused_optimizers"
+        " training/step/test_precision training/step/test_accumulation"
+    ),
     "training/state/state_saver training/state/resume": (
         "training/test_resume ranks/resuming/test_state_saver ranks/resuming/test_resumed_run "
         "ranks/resuming/test_epoch_is_a_pass ranks/resuming/test_resume_refusals"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.distributed.gradients import flat_mean
 from robomimic_ddp.distributed.gradients.flat_mean import FlatMean
 
 
@@ -29,3 +32,54 @@ def test_gradients_have_the_order_in_memory_of_their_parameters():
     FlatMean([*net.parameters()]).average()
     assert net.weight.grad.stride() == net.weight.stride() != nn.Conv2d(3, 8, 3).weight.stride()
     torch.testing.assert_close(net.weight.grad, before)
+
+
+CLOCK = SimpleNamespace(seconds=0.0)
+CLOCK.perf_counter = lambda: CLOCK.seconds
+
+
+class OnGPU(torch.Tensor):
+    """On a CPU in truth."""
+
+    device = torch.device("cuda")
+
+
+class Event:
+    """As `torch.cuda.Event`."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.is_timed, self.is_awaited, self.seconds = enable_timing, False, None
+
+    def record(self) -> None:
+        self.seconds = CLOCK.seconds
+
+    def synchronize(self) -> None:
+        self.is_awaited = True
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.is_timed and end.is_timed and end.is_awaited
+        return (end.seconds - self.seconds) * 1000
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, OnGPU])
+def test_the_first_ten_messages_and_each_hundredth_are_timed(kind, monkeypatch):
+    """Of two ranks with equal gradients; message n takes n seconds."""
+    seconds = []
+
+    def add_over_ranks(message: torch.Tensor) -> None:
+        message.mul_(2)
+        CLOCK.seconds += len(seconds) + 1
+
+    monkeypatch.setattr(flat_mean.group, "add_over_ranks", add_over_ranks)
+    monkeypatch.setattr(flat_mean.group, "world_size", lambda: 2)
+    monkeypatch.setattr(flat_mean, "time", None if kind is OnGPU else CLOCK)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    parameter = torch.zeros(3).as_subclass(kind)
+    parameter.grad = torch.ones(3).as_subclass(kind)
+    mean = FlatMean([parameter])
+    assert mean.seconds is None
+    for _ in range(102):
+        mean.average()
+        seconds.append(mean.seconds)
+        assert parameter.grad.tolist() == [1, 1, 1]
+    assert seconds == pytest.approx([*range(1, 11), *[10] * 90, 101, 101], rel=1e-6)

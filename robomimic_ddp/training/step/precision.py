@@ -38,11 +38,8 @@ class _Cast:
     def __init__(self, kind: torch.dtype, device: str) -> None:
         self.kind, self.device, self._local = kind, device, threading.local()
 
-    def __deepcopy__(self, memo: dict) -> _Cast:
-        return _Cast(self.kind, self.device)  # locks and contexts cannot be copied
-
     def __reduce__(self) -> tuple:
-        return _Cast, (self.kind, self.device)
+        return _Cast, (self.kind, self.device)  # locks and contexts cannot be copied
 
     def enter(self, net: nn.Module, args: tuple) -> None:
         if not _RUNS_AFTER_FAILURES:
@@ -58,7 +55,7 @@ class _Cast:
         return tree.mapped(_as_fp32, output)
 
     def _close(self) -> None:
-        contexts = getattr(self._local, "contexts", [])
+        contexts = getattr(self._local, "contexts", None)
         if contexts:
             contexts.pop().__exit__(None, None, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import sys
 from contextlib import ExitStack
 from types import ModuleType, SimpleNamespace
@@ -25,7 +26,7 @@ from tests.versions import NEEDS_CPU_FP16
 
 
 class Net(nn.Module):
-    """Notes what it computes in; may fail."""
+    """Notes what it computes in; may fail, or call itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +35,8 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> dict:
         if self.fails:
             raise ValueError("planted")
+        if x.dim() > 2:
+            return self(x[0])
         inside = self.layer(x)
         self.seen.append(inside.dtype)
         return {"out": inside, "parts": [inside, (inside, 1)]}
@@ -45,23 +48,31 @@ def computes_in() -> torch.dtype:
 
 
 @pytest.mark.parametrize("kind", ["bf16", pytest.param("fp16", marks=NEEDS_CPU_FP16)])
-def test_a_net_computes_in_it_and_hands_out_fp32(kind):
-    net = Net()
+@pytest.mark.parametrize("as_in_torch_2_0", [False, True])
+def test_a_net_computes_in_it_and_hands_out_fp32(as_in_torch_2_0, kind, monkeypatch):
+    net, register = Net(), nn.Module.register_forward_hook
+    if as_in_torch_2_0:  # whose hooks are not called after a forward that failed
+        monkeypatch.setattr(precision, "_RUNS_AFTER_FAILURES", False)
+        monkeypatch.setattr(
+            nn.Module, "register_forward_hook", lambda net, hook: register(net, hook)
+        )
     with ExitStack() as undo:
-        precision.install([net], kind, undo)
+        precision.install([net, without_weights := nn.Identity()], kind, undo)
+        assert without_weights(torch.ones(2, dtype=precision.KINDS[kind])).dtype == torch.float32
         out = net(torch.ones(2, 4))
         assert net.seen == [precision.KINDS[kind]]
         assert {out["out"].dtype, out["parts"][0].dtype, out["parts"][1][0].dtype} == {
             torch.float32
         }
         assert net.layer.weight.dtype == torch.float32
-        copied = copy.deepcopy(net)
-        copied(torch.ones(2, 4))
-        assert copied.seen[-1] == precision.KINDS[kind]
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            copied(torch.ones(1, 2, 4))
+            assert copied.seen == [precision.KINDS[kind]] * 2
+            assert computes_in() == torch.float32, "a forward within a forward left autocast on"
         net.fails = True
         with pytest.raises(ValueError, match="planted"):
             net(torch.ones(2, 4))
-        if precision._RUNS_AFTER_FAILURES:
+        if not as_in_torch_2_0 and not torch.__version__.startswith("2.0."):
             assert computes_in() == torch.float32, "a failed forward left autocast on"
         net.fails = False
         net(torch.ones(2, 4))
@@ -223,7 +234,11 @@ def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_fin
 
 
 def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
-    monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: [device], raising=False)
+    assert precision.make_scaler("fp16", "cuda:1") == ["cuda"]
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", lambda: "of GPUs")
+    monkeypatch.delattr(torch.amp, "GradScaler")
+    assert precision.make_scaler("fp16", "cuda:1") == "of GPUs"
     assert "on GPUs only" in precision.why_not("fp16", "cpu")
     assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
 
