@@ -168,9 +168,10 @@ def update(
     gradients = [p.grad for p in net.parameters() if p.grad is not None]
     if max_grad_norm is not None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
-    norms = torch._foreach_norm([fsdp.local(gradient) for gradient in gradients])
-    total = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
-    total = fsdp.sum_over_shards(total, gradients)
+    total = torch.zeros(())
+    if gradients:  # torch refuses an empty list
+        norms = torch._foreach_norm([fsdp.local(gradient) for gradient in gradients])
+        total = fsdp.sum_over_shards(torch.stack(norms).double().square().sum(), gradients)
     if scaler is None:
         optim.step()
     else:

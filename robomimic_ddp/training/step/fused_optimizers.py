@@ -60,8 +60,9 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
             return False
         for device, dtype in {(p.device, p.dtype) for p in entry["params"]}:
             probe = torch.zeros(1, device=device, dtype=dtype).requires_grad_()
+            probe.grad = torch.zeros_like(probe)
             try:
-                type(optimizer)([probe], fused=True)
+                type(optimizer)([probe], fused=True).step()  # newer versions refuse only there
             except (RuntimeError, TypeError):
                 return False
     return True
