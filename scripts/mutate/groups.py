@@ -37,9 +37,13 @@ GROUPS = {
     "training/step/ema training/step/ema_average": "training/step/test_ema",
     "distributed/gradients/torch_arguments": "distributed/test_torch_arguments",
     "distributed/rng": "distributed/test_rng training/test_run",
-    "distributed/gradients/flat_mean distributed/gradients/optimizer_ddp": (
+    "distributed/gradients/flat_mean distributed/gradients/optimizer_ddp"
+    " distributed/gradients/step_guard": (
         "distributed/test_flat_mean ranks/gradients/test_optimizer_ddp"
+        " ranks/gradients/test_step_guard"
     ),
+    "training/step/sync_batchnorm": "ranks/gradients/test_sync_batchnorm",
+    "distributed/tree_collectives": "ranks/resuming/test_sharded_state",
     "training/step/crops": "training/step/test_crops",
     "training/step/precision": "training/step/test_precision",
     "training/step/backprop training/step/fused_optimizers": (

@@ -60,19 +60,16 @@ class OptimizerDDP:
     the options of ours that only DDP follows.
 
     Has the attributes of a parallel net's state by which a model's reducers are looked at: `name`,
-    `parallel`, `reduced`, `arrival`, `training_forwards`.
+    `parallel`, `reduced`, `training_forwards`.
     """
-
-    arrival = None
-    """Buckets stay as they were built, since DDP looks for unused parameters in every pass."""
 
     def __init__(
         self,
         name: str,
         optimizer: torch.optim.Optimizer,
         parameters: list[torch.Tensor],
-        ddp_options: dict | None = None,
-        only_ddp_has: str = "",
+        ddp_options: dict | None,
+        only_ddp_has: str,
     ) -> None:
         self.name, self.reduced, self._only_ddp_has = name, parameters, only_ddp_has
         self.training_forwards = 0
@@ -99,7 +96,7 @@ class OptimizerDDP:
     @property
     def message_seconds(self) -> float | None:
         """Seconds that a message takes while nothing is computed; None where DDP sends."""
-        return self._mean.seconds if self.parallel is None else None
+        return self._mean.seconds
 
     def average_in_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss; its next backward pass, which is collective, averages gradients."""

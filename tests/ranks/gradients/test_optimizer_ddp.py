@@ -15,9 +15,10 @@ from torch import nn
 
 from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo
+from robomimic_ddp.distributed import group, host_algo, watchdog
 from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
 from robomimic_ddp.distributed.gradients.gradient_watch import GradientWatch
+from robomimic_ddp.errors import WrapError
 from robomimic_ddp.verify import structure
 from tests.ranks.actor_critic import backprop, make_algo, step
 from tests.ranks.pool import RankError
@@ -58,8 +59,16 @@ def train(way: str = MESSAGE, alpha_is_parameter: bool = True) -> tuple:
     rank, world = group.rank(), group.world_size()
     with ExitStack() as undo:
         build(algo, undo, way)
+        began, asked = (
+            undo.enter_context(mock.patch.object(owner, name, wraps=getattr(owner, name)))
+            for owner, name in ((watchdog, "began"), (group, "gather_objects"))
+        )
         for x in batches(world):
             step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
+        averaging = optimizer_ddp.among(algo)  # of the actor, two critics and the temperature
+        assert (began.call_count, asked.call_count) == (4 * STEPS, 4)
+        assert [one.training_forwards for one in averaging] == [through * STEPS] * 3 + [0]
+        assert all((one.message_seconds is None) == bool(one.parallel) for one in averaging)
         complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
     assert all(optimizer_ddp.of(one) is None for _, one in host_algo.named_optimizers(algo))
     assert not any(one._optimizer_step_pre_hooks for _, one in host_algo.named_optimizers(algo))
@@ -117,6 +126,39 @@ def test_ddps_options_reach_a_loss_that_passes_through(ranks):
     assert (len(notes), by_ddp) == (1, 3)  # the temperature is stepped after a plain backward()
 
 
+def steps_each_their_own_way() -> None:
+    algo = make_algo()
+    with ExitStack() as undo:
+        build(algo, undo)
+        loss = algo.nets["actor"](torch.ones(2, 4, dtype=torch.float64)).sum()
+        backprop(algo.optimizers["actor"], loss, through=group.is_main())
+
+
+def test_ranks_that_average_at_different_moments_are_named(ranks):
+    """Else gloo would abort, or wait."""
+    by_rank = (
+        "rank 0: optimizer actor averages gradients during the backward pass; "
+        "rank 1: optimizer actor averages gradients before the step. "
+    )
+    with pytest.raises(RankError, match=f"WrapError: the ranks do not take the same .*: {by_rank}"):
+        ranks.run(steps_each_their_own_way)
+
+
+def sent_by_ddp() -> list[bool]:
+    """Collective: whether parameters of these numbers of bytes have a DDP."""
+    found = []
+    for count in (999_999, 1_000_000):
+        algo, _ = algo_of([torch.zeros(count)])
+        with ExitStack() as undo:
+            optimizer_ddp.build(algo, Options(), undo)
+            found.append(optimizer_ddp.of(algo.optimizers["all"]).parallel is not None)
+    return found
+
+
+def test_four_million_bytes_are_sent_by_ddp(ranks):
+    assert ranks.run(sent_by_ddp) == [[False, True]] * 2
+
+
 CLIPPED = 1e-3
 
 
@@ -154,7 +196,7 @@ def step_with_clipping(algo, x, clip) -> None:
 
 
 def clip_by_norm(parameters, bound) -> None:
-    nn.utils.clip_grad_norm_(parameters, bound)
+    nn.utils.clip_grad_norm_(parameters, max_norm=bound)
 
 
 def clip_by_value(parameters, bound) -> None:
@@ -238,11 +280,13 @@ def test_a_gradient_that_is_changed_beside_others_is_noticed(types):
     watch.close()
 
 
-def train_with_scaler(unscales: bool, overflows: bool, of_all_ranks: bool = False) -> tuple:
+def train_with_scaler(
+    unscales: bool, overflows: bool, fused: bool, of_all_ranks: bool = False
+) -> tuple:
     """As torch's recipe for AMP; a batch of the first rank may overflow. (trained, last scale)"""
     algo = make_algo()
     parameters = list(algo.nets["actor"].parameters())
-    algo.optimizers = {"actor": torch.optim.Adam(parameters, 1e-2)}
+    algo.optimizers = {"actor": torch.optim.Adam(parameters, 1e-2, fused=fused)}
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
     for number, x in enumerate(samples_of_steps(algo, of_all_ranks)):
         if overflows and number == 1 and group.is_main():
@@ -260,13 +304,36 @@ def train_with_scaler(unscales: bool, overflows: bool, of_all_ranks: bool = Fals
 @pytest.mark.parity
 @NEEDS_CPU_FP16
 @pytest.mark.parametrize("overflows", [False, True])
-@pytest.mark.parametrize("unscales", [True, False])
-def test_a_scaler_of_the_host_unscales_the_mean(unscales, overflows, ranks):
-    """All ranks leave out a step that overflows on one of them."""
-    expected, scale = train_with_scaler(unscales, overflows, of_all_ranks=True)
+@pytest.mark.parametrize("unscales, fused", [(True, False), (False, False), (False, True)])
+def test_a_scaler_of_the_host_unscales_the_mean(unscales, fused, overflows, ranks):
+    """All ranks leave out a step that overflows on one of them; a fused kernel unscales itself."""
+    expected, scale = train_with_scaler(unscales, overflows, fused, of_all_ranks=True)
     assert scale == (4.0 if overflows else 8.0) and expected.isfinite().all()
-    for trained, of_rank in ranks.run(train_with_scaler, unscales, overflows):
+    for trained, of_rank in ranks.run(train_with_scaler, unscales, overflows, fused):
         assert torch.allclose(trained, expected, rtol=1e-12) and of_rank == scale
+
+
+class Noting(torch.optim.SGD):
+    def step(self, *args, **kwargs):
+        return args, kwargs
+
+
+@NEEDS_CPU_FP16
+def test_a_scaler_hands_on_what_a_step_is_given_and_ends_one_that_it_leaves_out():
+    algo = make_algo()
+    actor, scaler = algo.nets["actor"], torch.amp.GradScaler("cpu")
+    optimizer = algo.optimizers["actor"] = Noting(actor.parameters(), 1.0)
+    with ExitStack() as undo:
+        build(algo, undo)
+        for factor, result in ((1.0, ((1,), {"name": 2})), (torch.inf, None)):
+            loss = actor(torch.ones(2, 4, dtype=torch.float64)).sum() * factor
+            optimizer.zero_grad()
+            scaler.scale(optimizer_ddp.of(optimizer).average_in_backward(loss)).backward()
+            assert scaler.step(optimizer, 1, name=2) == result
+            scaler.update()
+        actor(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        with pytest.raises(WrapError, match="cannot be averaged before its step"):
+            optimizer.step()  # not taken with what this rank alone has
 
 
 def clip_each_step(all_nets: bool, through: bool, of_all_ranks: bool = False) -> torch.Tensor:
@@ -315,16 +382,25 @@ def test_gradients_that_are_zeroed_in_place_are_averaged_at_every_step(ranks):
         assert torch.allclose(trained, zeroed_in_place(of_all_ranks=True), rtol=1e-12)
 
 
+def gradients_by(way: str, loss_of: Callable) -> list:
+    """Gradients of three parameters of ones after a pass of `loss_of` them."""
+    algo, parts = algo_of([torch.ones(2) for _ in range(3)])
+    optimizer, averaged = algo.optimizers["all"], []
+
+    def note() -> None:
+        averaged.append([None if p.grad is None else p.grad.tolist() for p in parts])
+
+    with ExitStack() as undo:
+        build(algo, undo, way)
+        optimizer_ddp.of(optimizer).after_averaging = note
+        backprop(optimizer, loss_of(parts), through=way != PLAIN)
+    note()
+    assert averaged[0] == averaged[1] and len(averaged) == 2
+    return averaged[0]
+
+
 def gradients_each_way(loss_of: Callable) -> list:
-    """Gradients of three parameters of ones after a pass of `loss_of` them, by each way."""
-    gradients = []
-    for way in (MESSAGE, DDP, PLAIN):
-        algo, parts = algo_of([torch.ones(2) for _ in range(3)])
-        with ExitStack() as undo:
-            build(algo, undo, way)
-            backprop(algo.optimizers["all"], loss_of(parts), through=way != PLAIN)
-        gradients.append([None if p.grad is None else p.grad.tolist() for p in parts])
-    return gradients
+    return [gradients_by(way, loss_of) for way in (MESSAGE, DDP, PLAIN)]
 
 
 def partly_used(parts: list) -> torch.Tensor:
@@ -362,9 +438,12 @@ def losses_through_ddp() -> list:
     algo, _ = algo_of([torch.full((2,), torch.nan, dtype=torch.float64)])
     with ExitStack() as undo:
         build(algo, undo, DDP)
-        average = optimizer_ddp.of(algo.optimizers["all"]).average_in_backward
+        averaging, passed = optimizer_ddp.of(algo.optimizers["all"]), []
+        averaging.parallel.register_forward_hook(lambda *_: passed.append(1))
+        returned = [averaging.average_in_backward(loss) for loss in losses]
+        assert len(passed) == len(losses)
         return [
-            (str(average(loss).view(torch.int32)), str(loss.view(torch.int32))) for loss in losses
+            (str(a.view(torch.int32)), str(b.view(torch.int32))) for a, b in zip(returned, losses)
         ]
 
 
@@ -500,7 +579,9 @@ def beside_a_parallel_net() -> tuple:
     x = torch.arange(8.0).view(2, 4)[group.rank()][None]
     with ExitStack() as undo:
         optimizer_ddp.build(algo, Options(), undo)
-        assert [one.shape for one in optimizer_ddp.of(optimizer).reduced] == [(1, 3), (1,)]
+        averaging = optimizer_ddp.of(optimizer)
+        assert [one.shape for one in averaging.reduced] == [(1, 3), (1,)]
+        assert optimizer_ddp.reducers(algo) == [parallel.state_of(nets["encoder"]), averaging]
         backprop(optimizer, nets["head"](nets["encoder"](x)).sum())
     expected = nets["head"].weight.detach().T @ torch.arange(8.0).view(2, 4).mean(0)[None]
     head = nets["encoder"](torch.arange(8.0).view(2, 4)).mean(0)

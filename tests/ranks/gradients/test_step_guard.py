@@ -4,6 +4,8 @@ and an epoch without a step is no epoch.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from torch import nn
 from torch.optim import optimizer as torch_optimizers
 
 from robomimic_ddp import api
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed.gradients import optimizer_ddp, step_guard
+from robomimic_ddp.errors import WrapError
 from tests.faults.toy_run import ToyJob, train
 from tests.ranks.pool import RankError
 from tests.versions import require
@@ -112,3 +117,34 @@ def unused(job: Any) -> None:
 @pytest.mark.parametrize("plant", [plans_actions, unused])
 def test_steps_that_change_no_model_are_allowed(plant, ranks):
     assert ranks.run(trained, plant, "auto", "true") == [0, 0]
+
+
+def guarded(undo: ExitStack) -> tuple:
+    """(an optimizer whose gradients are averaged, the guard)"""
+    nets = nn.ModuleDict({"actor": nn.Linear(2, 2)})
+    algo = SimpleNamespace(nets=nets, optimizer=torch.optim.SGD(nets.parameters(), 0.1))
+    optimizer_ddp.build(algo, Options(), undo)
+    return algo.optimizer, undo.enter_context(step_guard.installed(algo))
+
+
+def test_averaged_steps_are_counted_and_looked_at_once(monkeypatch):
+    with ExitStack() as undo:
+        optimizer, guard = guarded(undo)
+        weight = optimizer.param_groups[0]["params"][0]
+        for number in range(3):
+            assert guard.steps == number
+            step(optimizer, weight)
+            monkeypatch.setattr(step_guard.host_algo, "held_by", None)
+        assert guard.steps == 3
+
+
+def test_parameters_that_join_later_and_closures_are_refused():
+    joined = nn.Parameter(torch.ones(3))
+    with ExitStack() as undo:
+        optimizer, _ = guarded(undo)
+        for call in (optimizer.step, lambda closure: optimizer.step(closure=closure)):
+            with pytest.raises(WrapError, match="self.optimizer was stepped with a closure on"):
+                call(lambda: joined.sum())
+        optimizer.add_param_group({"params": [joined]})
+        with pytest.raises(WrapError, match=r"of 1 tensor\(s\), the first of shape \[3\], that w"):
+            step(optimizer, joined)

@@ -156,6 +156,8 @@ def kept_of_the_host():
         assert "BatchNorm: 2 layer(s)" in line
         assert isinstance(layer, plain) and type(layer) is not plain
         copies = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+        with pytest.raises(ValueError, match="expected 4D input"):
+            layer(own[0])
         output = layer(own)
         for index, copied in enumerate(copies):
             equal[f"output of copy {index}"] = torch.equal(copied(own), output)
@@ -304,6 +306,20 @@ def test_the_plan_says_what_layers_do(choice, words, ranks):
         assert all(word in printed for word in words)
     (alone,) = ranks.run(line_of_plan, choice, world_size=1)
     assert len(alone.splitlines()) == 1
+
+
+def lines_without_layers_or_wish():
+    """Collective."""
+    nets = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.BatchNorm1d(1))
+    with ExitStack() as undo:
+        return [
+            sync_batchnorm.install(SimpleNamespace(nets=net), choice, [], undo)
+            for net, choice in zip(nets, ("auto", "false"))
+        ]
+
+
+def test_a_plan_without_layers_or_wish_says_nothing(ranks):
+    assert ranks.run(lines_without_layers_or_wish) == [["", ""]] * 2
 
 
 @pytest.mark.bad_input
