@@ -139,3 +139,20 @@ def shared():
 
 def test_shared_memory_is_gathered_once(ranks):
     assert ranks.run(shared) == [True, True]
+
+
+def broadcast_nest() -> tuple:
+    """Collective: the nest of numbers that every rank gets, and what this rank's own has then."""
+    rank = group.rank()
+    halves = torch.full((2,), rank + 0.5, dtype=torch.float64)
+    nest = {"count": rank, "parts": [torch.tensor([rank + 3]), halves]}
+    assert tree_collectives.whole(nest) is nest
+    result = tree_collectives.broadcast(nest)
+    assert [part.dtype for part in result["parts"]] == [torch.int64, torch.float64]
+    return result["count"], [part.tolist() for part in result["parts"]], halves.tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_rank_gets_the_main_ranks_nest_and_keeps_its_own(world_size, ranks):
+    found = ranks.run(broadcast_nest, world_size=world_size)
+    assert found == [(0, [[3], [0.5] * 2], [rank + 0.5] * 2) for rank in range(world_size)]
