@@ -62,6 +62,15 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed):
         assert early - late == more and late < 2
     frames = count * 4 * mixture.datasets[0].shape.frame_stack
     assert loaders[0].frames_delivered == loaders[0].settled_frames()["frames_delivered"] == frames
+    assert loaders[0].samples_delivered == 4 * count
+    assert loaders[0].frames_decoded > 0 <= loaders[0].frames_prefetched
+
+
+def test_an_iterator_of_a_mixture_ends_with_the_pass(mixed):
+    loader = make_loader(mixed()[0], 4, 0, 2, 7)
+    next(iter(loader))
+    lengths = [len(list(loader)) for _ in range(3)]
+    assert lengths == [len(loader) - 1, len(loader), len(loader)]
 
 
 def test_a_mixture_numbers_windows_over_all_datasets_and_is_else_as_the_first():
