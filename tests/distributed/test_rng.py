@@ -99,7 +99,8 @@ def test_the_streams_of_a_ranks_own_gpu_are_saved_and_put_back(in_group, saved, 
 
 
 def test_deterministic_algorithms_end_with_the_block(monkeypatch):
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that the test's end restores it
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

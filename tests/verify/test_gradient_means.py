@@ -23,7 +23,7 @@ def compared(comm, gradient, averaged):
     parameters of the optimizer have no gradient, one of zeros and one of no elements.
     """
     alone, zeros, empty, weight = (nn.Parameter(torch.ones(size)) for size in (3, 2, 0, 4))
-    optimizer = torch.optim.SGD([alone, zeros, empty, weight])
+    optimizer = torch.optim.SGD([alone, zeros, empty, weight], lr=0.1)
     algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"alpha": optimizer})
     means = gradient_means.watch(algo, optimizer, comm)
     for factor in (1.0, averaged / gradient):
@@ -53,7 +53,7 @@ def test_what_rounding_may_change(comm, gradient, averaged, is_mean):
 
 
 def test_an_optimizer_of_frozen_parameters_proves_nothing():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2), requires_grad=False)])
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2), requires_grad=False)], lr=0.1)
     algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"alpha": optimizer})
     means = gradient_means.watch(algo, optimizer, "none")
     assert means.compare() == ("mean not proven: all zero", [])

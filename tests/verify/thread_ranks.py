@@ -12,7 +12,7 @@ from robomimic_ddp.errors import VerifyError
 
 def errors(*parts):
     """Return each rank's error, or None. `parts`: the Evidence of each rank, or what it calls."""
-    values, ranks, barrier = {}, {}, threading.Barrier(len(parts), timeout=5)
+    values, ranks, barrier = {}, {}, threading.Barrier(len(parts), timeout=60)
 
     def gather(value):
         barrier.wait()
@@ -26,6 +26,9 @@ def errors(*parts):
             getattr(parts[rank], "require", parts[rank])()
         except VerifyError as error:
             return str(error)
+        except BaseException:
+            barrier.abort()  # the others would wait for this rank
+            raise
 
     with (
         mock.patch.object(group, "gather_objects", gather),

@@ -90,7 +90,7 @@ class JoinedLoaders(Wrapped):
     def seek(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Move each loader to its position. One without a saved position starts a new pass."""
         positions = [position, *(position or {}).get("others", [])]
-        positions += [None] * len(self.loaders)
+        positions += [None] * len(self.loaders)  # zip ends with the loaders
         return "\n".join(
             seek(loader, part, world_size, epoch) for loader, part in zip(self.loaders, positions)
         )

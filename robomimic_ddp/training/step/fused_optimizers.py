@@ -6,6 +6,7 @@ host's options.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -62,7 +63,9 @@ def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
             probe = torch.zeros(1, device=device, dtype=dtype).requires_grad_()
             probe.grad = torch.zeros_like(probe)
             try:
-                type(optimizer)([probe], fused=True).step()  # newer versions refuse only there
+                trial = type(optimizer)([probe], fused=True)
+                with torch.no_grad():  # newer versions refuse in the step; hooks are not called
+                    inspect.unwrap(type(trial).step)(trial)
             except (RuntimeError, TypeError):
                 return False
     return True

@@ -182,6 +182,7 @@ def compared_in_parts(happens: str) -> tuple:
     """Collective: the result under FSDP, of two backward passes after two forwards each."""
     algo = make_algo("fsdp")
     fsdp.shard(algo, Options(mode="fsdp"), "cpu")
+    torch.manual_seed(group.rank())  # gradients differ, so that the mean is that of no rank
     for parameter in algo.nets.parameters() if happens == "halved" else ():
         parameter.register_post_accumulate_grad_hook(lambda p: fsdp.local(p.grad).div_(2))
     means = gradient_means.watch(algo, algo.optimizers["policy"], "none")

@@ -308,7 +308,7 @@ def test_the_plan_says_what_layers_do(choice, words, ranks):
     assert len(alone.splitlines()) == 1
 
 
-def lines_without_layers_or_wish():
+def lines_of_the_plan():
     """Collective."""
     nets = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.BatchNorm1d(1))
     with ExitStack() as undo:
@@ -318,8 +318,8 @@ def lines_without_layers_or_wish():
         ]
 
 
-def test_a_plan_without_layers_or_wish_says_nothing(ranks):
-    assert ranks.run(lines_without_layers_or_wish) == [["", ""]] * 2
+def test_the_plan_has_no_line_without_layers_or_where_it_is_off(ranks):
+    assert ranks.run(lines_of_the_plan) == [["", ""]] * 2
 
 
 @pytest.mark.bad_input

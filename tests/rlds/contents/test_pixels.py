@@ -115,10 +115,12 @@ def test_a_decoder_uses_its_memory_again(data, monkeypatch):
     out = np.zeros((*SIZE, 3), np.uint8)
     decode_resized(data, SIZE, (20, 31), out)
     tracemalloc.start()
-    decode_resized(data, SIZE, (20, 31), out)
-    decode_resized(data, SIZE, SIZE, out)  # into `out`
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    try:
+        decode_resized(data, SIZE, (20, 31), out)
+        decode_resized(data, SIZE, SIZE, out)  # into `out`
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert most < out.size and len(resized) == 2
 
 

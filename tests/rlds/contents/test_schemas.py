@@ -173,6 +173,15 @@ def test_crops_are_smaller_than_the_images(kind, height, width, is_refused, make
 
 
 @pytest.mark.bad_input
+def test_an_action_key_that_is_named_twice_is_refused(make_config):
+    config = make_config()
+    with config.unlocked():
+        config.train.action_keys = [*config.train.action_keys, config.train.action_keys[0]]
+    with pytest.raises(ConfigError, match="train.action_keys names '.*' twice"):
+        job_config.check(config)
+
+
+@pytest.mark.bad_input
 @pytest.mark.parametrize("fraction", [0, 1, "0.1", float("nan")])
 def test_a_share_for_validation_counts_where_there_is_validation(fraction, make_config):
     job_config.check(make_config(experiment={"validate": True}, validation_fraction=0.1))

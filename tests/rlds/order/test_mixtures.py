@@ -63,7 +63,7 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed):
     frames = count * 4 * mixture.datasets[0].shape.frame_stack
     assert loaders[0].frames_delivered == loaders[0].settled_frames()["frames_delivered"] == frames
     assert loaders[0].samples_delivered == 4 * count
-    assert loaders[0].frames_decoded > 0 <= loaders[0].frames_prefetched
+    assert loaders[0].frames_decoded > 0
 
 
 def test_an_iterator_of_a_mixture_ends_with_the_pass(mixed):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from robomimic_ddp.training.step import backprop, fused_optimizers
 from tests.versions import NEEDS_CPU_FP16, NEEDS_OPTIMIZER_HOOKS
@@ -153,6 +154,17 @@ def test_parameters_that_torch_has_no_fused_kernel_for_have_the_hosts(options):
 
 
 @NEEDS_OPTIMIZER_HOOKS
+def test_hooks_of_the_host_see_its_steps_only():
+    model, stepped = make("Adam"), []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: stepped.append(optimizer))
+    with ExitStack() as undo:
+        undo.callback(hook.remove)
+        assert fused_optimizers.install(model, undo) and stepped == []
+        model.optimizers["policy"].step()
+    assert stepped == [model.optimizers["policy"]]
+
+
+@NEEDS_OPTIMIZER_HOOKS
 def test_other_optimizers_stay_the_hosts():
     model = make("Adam")
     model.optimizers["policy"] = torch.optim.SGD(model.nets.parameters(), lr=0.1)
@@ -216,9 +228,9 @@ def test_gradients_that_an_older_torch_refuses_on_a_gpu_have_the_hosts_kernel(
     class OnGPU(nn.Parameter):
         is_cuda = True
 
-    monkeypatch.setattr(fused_optimizers, "_CHECKS_ALL_STRIDES", True)
     optimizer = torch.optim.Adam([OnGPU(torch.zeros(shape))])
-    assert fused_optimizers._can_be_fused(optimizer) is fits
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(fused_optimizers, "_CHECKS_ALL_STRIDES", True)
+        assert fused_optimizers._can_be_fused(optimizer) is fits
     expected = fits or torch.__version__ >= (2, 5)
     assert fused_optimizers._can_be_fused(optimizer) is expected

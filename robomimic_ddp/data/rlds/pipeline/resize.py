@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 from functools import lru_cache
 from typing import Any
 
@@ -125,5 +124,4 @@ def compiled_filter() -> Any:
     except ImportError:
         return None
     folder = paths.expanded(_CODE)
-    # Without a home folder numba chooses.
-    return CompiledFilter(os.fspath(folder) if folder.is_absolute() else "")
+    return CompiledFilter(str(folder) if folder.is_absolute() else "")  # no home: numba's choice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from robomimic_ddp.config.host import host_config_check
 from robomimic_ddp.config.host.rlds_keys import DEFAULTS
 from robomimic_ddp.config.tree import are_weights, at, is_finite, is_list, is_number, is_whole
 from robomimic_ddp.data.rlds.index.source import find_dataset
@@ -140,6 +141,7 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
+    host_config_check.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 
