@@ -84,7 +84,10 @@ def test_a_launcher_says_that_it_waits_for_nodes_and_that_it_was_not_needed(node
     text = surplus.read_text()
     assert "Traceback" not in text, text
     # It reads that the job is closed, or the first node has gone before it does.
-    ends = "had all its nodes without this one, and has ended", "has ended, or its first node or the"
+    ends = (
+        "had all its nodes without this one, and has ended",
+        "has ended, or its first node or the",
+    )
     assert any(f"launch: the job at {nodes.endpoint} {end}" in text for end in ends), text
 
 
