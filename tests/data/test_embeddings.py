@@ -20,12 +20,12 @@ class Letters:
     """Encodes a text as its length and its last letter."""
 
     width = 2
-    made: list[Letters] = []
+    instances: list[Letters] = []
 
     def __init__(self, name, key, device):
         self.name, self.arguments = name, (name, key, device)
         self.encoded, self.fingerprints, self.unloaded = [], 0, 0
-        self.made.append(self)
+        self.instances.append(self)
 
     def fingerprint(self):
         self.fingerprints += 1
@@ -43,8 +43,8 @@ class Letters:
 def encoders(monkeypatch):
     """The encoders that were made, in order."""
     monkeypatch.setattr(language, "Encoder", Letters)
-    monkeypatch.setattr(Letters, "made", [])
-    return Letters.made
+    monkeypatch.setattr(Letters, "instances", [])
+    return Letters.instances
 
 
 def test_a_text_is_encoded_once_and_found_in_the_cache(encoders, tmp_path, caplog):
@@ -84,15 +84,15 @@ def on_a_rank(folder):
     bars, replaced = [], (language.Encoder, tqdm.tqdm)
     language.Encoder = Letters
     tqdm.tqdm = lambda texts, *which, **how: bars.append((*which, how)) or texts
-    Letters.made.clear()
+    Letters.instances.clear()
     try:
         # The second time each rank has a separate cache folder: the main rank's counts.
         for cache in ("cache", str(group.rank()), "0"):
             embeddings = language.make_embeddings("key", "tiny", TEXTS, Path(folder) / cache)
     finally:
         language.Encoder, tqdm.tqdm = replaced
-    encoded = [encoder.encoded for encoder in Letters.made]
-    fingerprints = [encoder.fingerprints for encoder in Letters.made]
+    encoded = [encoder.encoded for encoder in Letters.instances]
+    fingerprints = [encoder.fingerprints for encoder in Letters.instances]
     return encoded, fingerprints, bars, embeddings.of(TEXTS, 1).tolist()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.gradients import flat_mean
 from robomimic_ddp.distributed.gradients.flat_mean import FlatMean
 
@@ -61,25 +62,30 @@ class Event:
         return (end.seconds - self.seconds) * 1000
 
 
-@pytest.mark.parametrize("kind", [torch.Tensor, OnGPU])
-def test_the_first_ten_messages_and_each_hundredth_are_timed(kind, monkeypatch):
-    """Of two ranks with equal gradients; message n takes n seconds."""
-    seconds = []
+def seconds_of_messages(kind: type) -> list[float]:
+    """Collective: the latest measurement after each message; message n takes n seconds of CLOCK."""
+    add, seconds = group.add_over_ranks, []
 
     def add_over_ranks(message: torch.Tensor) -> None:
-        message.mul_(2)
+        add(message)
         CLOCK.seconds += len(seconds) + 1
 
-    monkeypatch.setattr(flat_mean.group, "add_over_ranks", add_over_ranks)
-    monkeypatch.setattr(flat_mean.group, "world_size", lambda: 2)
-    monkeypatch.setattr(flat_mean, "time", None if kind is OnGPU else CLOCK)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    parameter = torch.zeros(3).as_subclass(kind)
-    parameter.grad = torch.ones(3).as_subclass(kind)
-    mean = FlatMean([parameter])
-    assert mean.seconds is None
-    for _ in range(102):
-        mean.average()
-        seconds.append(mean.seconds)
-        assert parameter.grad.tolist() == [1, 1, 1]
-    assert seconds == pytest.approx([*range(1, 11), *[10] * 90, 101, 101], rel=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "add_over_ranks", add_over_ranks)
+        patch.setattr(flat_mean, "time", None if kind is OnGPU else CLOCK)
+        patch.setattr(torch.cuda, "Event", Event)
+        parameter = torch.zeros(3).as_subclass(kind)
+        parameter.grad = torch.full((3,), 1.0 + group.rank()).as_subclass(kind)
+        mean = FlatMean([parameter])
+        assert mean.seconds is None
+        for _ in range(102):
+            mean.average()
+            seconds.append(mean.seconds)
+            assert parameter.grad.tolist() == [1.5, 1.5, 1.5]
+    return seconds
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, OnGPU])
+def test_the_first_ten_messages_and_each_hundredth_are_timed(kind, ranks):
+    expected = pytest.approx([*range(1, 11), *[10] * 90, 101, 101], rel=1e-6)
+    assert ranks.run(seconds_of_messages, kind) == [expected] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -26,9 +27,9 @@ def recorded(monkeypatch):
     """`recorded(module, name)`: that function's calls; it returns `result`."""
 
     def record(module, name, result="made"):
-        calls = []
-        monkeypatch.setattr(module, name, lambda *a, **more: calls.append((a, more)) or result)
-        return calls
+        function = mock.Mock(return_value=result)
+        monkeypatch.setattr(module, name, function)
+        return function.call_args_list
 
     return record
 

@@ -8,19 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.distributed import group
 from robomimic_ddp.verify import gradient_means
 
 
-@pytest.fixture(autouse=True)
-def two_equal_ranks(monkeypatch):
-    monkeypatch.setattr(group, "world_size", lambda: 2)
-    monkeypatch.setattr(group, "sum_over_ranks", lambda tensor: 2 * tensor)
-
-
 def compared(comm, gradient, averaged):
-    """Return the result for four elements of `gradient`, after a pass with a right average. Other
-    parameters of the optimizer have no gradient, one of zeros and one of no elements.
+    """Collective: the result for four elements of `gradient`, after a pass with a right average.
+    Other parameters of the optimizer have no gradient, one of zeros and one of no elements.
     """
     alone, zeros, empty, weight = (nn.Parameter(torch.ones(size)) for size in (3, 2, 0, 4))
     optimizer = torch.optim.SGD([alone, zeros, empty, weight], lr=0.1)
@@ -29,7 +22,7 @@ def compared(comm, gradient, averaged):
     for factor in (1.0, averaged / gradient):
         optimizer.zero_grad()
         loss = (gradient * weight).sum() + 0 * zeros.sum() + empty.sum()
-        weight.register_hook(lambda own, factor=factor: own * factor)
+        weight.register_hook(lambda local, factor=factor: local * factor)
         loss.backward()
     why_not, complaints = means.compare()
     means.stop()
@@ -47,9 +40,10 @@ def compared(comm, gradient, averaged):
         ("fp16", 2e-7, 0.0, False),
     ],
 )
-def test_what_rounding_may_change(comm, gradient, averaged, is_mean):
+def test_what_rounding_may_change(comm, gradient, averaged, is_mean, ranks):
     complaint = "the gradient of optimizer alpha[3], reduced by DDP"
-    assert compared(comm, gradient, averaged) == (None, [] if is_mean else [complaint])
+    result = (None, [] if is_mean else [complaint])
+    assert ranks.run(compared, comm, gradient, averaged) == [result] * 2
 
 
 def test_an_optimizer_of_frozen_parameters_proves_nothing():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
+import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.gradients import optimizer_ddp, parallel
+from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.verify import checksum, structure
 from tests.ranks.toy import make_algo, step
-from tests.verify.thread_ranks import errors
+
+WEIGHT = "nets.policy.obs_encoder.layer.weight"
 
 
 class Plain(torch.optim.Optimizer):
@@ -67,46 +70,71 @@ def test_items_of_settings_and_sums():
     numbers = "{'self.training': True, 'self.in_features': 3, 'self.out_features': 2}"
     assert items["settings of net"] == f"Linear {numbers}"
     assert items["settings of noise_scheduler"] == "Scheduler {'self.count': 7}"
-    state = {f"nets.{name}": checksum(one) for name, one in algo.nets.state_dict().items()}
+    state = {f"nets.{name}": checksum(value) for name, value in algo.nets.state_dict().items()}
     assert structure.state_sums(algo) == {**state, "optimizer b[0]": checksum(torch.ones(4))}
-    buffers = {f"nets.{name}": checksum(one) for name, one in algo.nets.named_buffers()}
+    buffers = {f"nets.{name}": checksum(buffer) for name, buffer in algo.nets.named_buffers()}
     assert structure.buffer_sums(algo) == buffers and len(buffers) == 4
     assert structure.shared_buffers(algo) == {name for name in buffers if "norm" in name}
 
 
-def test_ranks_with_other_nets():
-    algo, other = make_algo("ddp"), make_algo("ddp")
-    compare = structure.require_same_structure
-    other.nets.requires_grad_(False)
-    for text in errors(partial(compare, algo), partial(compare, other)):
+def error_of_structure() -> str:
+    """Collective: this rank's error; the nets of the second are frozen."""
+    algo = make_algo("ddp")
+    algo.nets.requires_grad_(group.is_main())
+    with pytest.raises(VerifyError) as refused:
+        structure.require_same_structure(algo)
+    return str(refused.value)
+
+
+def test_ranks_with_other_nets(ranks):
+    for text in ranks.run(error_of_structure):
         assert text.startswith("before weights are made equal: the parallel nets is not the same")
         assert "Build, freeze and add the same nets and optimizers on every rank." in text
+
+
+def test_nets_that_a_rank_finds_wrong_by_itself():
+    algo = make_algo("ddp")
     algo.optimizers = {}
-    algo.nets["wrapped"] = nn.DataParallel(nn.Linear(2, 2))
-    (text,) = errors(partial(compare, algo))
-    assert "on rank(s) [0]: wrapped is a DataParallel, in or around a net" in text
-    algo.nets["wrapped"] = nn.Linear(2, 2)
-    (text,) = errors(partial(compare, algo))
-    assert "on rank(s) [0]: SimpleNamespace: nets.wrapped.weight (2 parameter(s) in all)" in text
-
-
-def test_ranks_that_loaded_other_checkpoints():
-    algo, same, other, stepped, slow = (make_algo("single", seed=seed) for seed in (0, 0, 1, 0, 0))
-    compare = structure.require_same_weights
-    assert errors(partial(compare, algo), partial(compare, same)) == [None, None]
-    for one in (algo, stepped):
-        step(one, torch.ones(3, 4))
-    stepped.nets.load_state_dict(algo.nets.state_dict())
-    slow.optimizers["policy"].param_groups[0]["lr"] = 0.5
-    name = "nets.policy.obs_encoder.layer.weight"
-    for one, what in (
-        (other, name),
-        (stepped, f"optimizer policy: exp_avg of {name}"),
-        (slow, "optimizer policy learning rates"),
+    for net, complaint in (
+        (nn.DataParallel(nn.Linear(2, 2)), "wrapped is a DataParallel, in or around a net"),
+        (nn.Linear(2, 2), r"SimpleNamespace: nets.wrapped.weight \(2 parameter\(s\) in all\)"),
     ):
-        first = algo if one is stepped else same
-        for text in errors(partial(compare, first), partial(compare, one)):
-            assert text.startswith(f"after loading a checkpoint: {what} is not the same")
+        algo.nets["wrapped"] = net
+        with pytest.raises(VerifyError, match=rf"on rank\(s\) \[0\]: {complaint}"):
+            structure.require_same_structure(algo)
+
+
+def error_after_loading(what: str) -> str | None:
+    """Collective: this rank's error or None; the second has other weights, moments or rates."""
+    algo, second = make_algo("single"), not group.is_main()
+    if what == "moments":
+        weights = copy.deepcopy(algo.nets.state_dict())
+        step(algo, torch.full((3, 4), 1.0 + second))
+        algo.nets.load_state_dict(weights)
+    elif second and what == "weights":
+        algo.nets.load_state_dict(make_algo("single", seed=1).nets.state_dict())
+    elif second and what == "rates":
+        algo.optimizers["policy"].param_groups[0]["lr"] = 0.5
+    try:
+        structure.require_same_weights(algo)
+    except VerifyError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "what, named",
+    [
+        ("nothing", None),
+        ("weights", WEIGHT),
+        ("moments", f"optimizer policy: exp_avg of {WEIGHT}"),
+        ("rates", "optimizer policy learning rates"),
+    ],
+)
+def test_ranks_that_loaded_other_checkpoints(what, named, ranks):
+    for text in ranks.run(error_after_loading, what):
+        assert (text is None) is (named is None)
+        if named is not None:
+            assert text.startswith(f"after loading a checkpoint: {named} is not the same")
             assert text.endswith("or an older copy, under that path.")
 
 
@@ -116,10 +144,8 @@ def test_an_algorithm_whose_optimizers_are_not_found_is_named():
     assert structure.uncovered(algo) == []
     algo.optimizers = {}
     (only,) = structure.uncovered(algo)
-    name = (
-        "SimpleNamespace: nets.policy.obs_encoder.layer.weight (6 parameter(s) in all) is outside"
-    )
-    assert only.startswith(f"{name} the nets and optimizers")
+    complaint = f"SimpleNamespace: {WEIGHT} (6 parameter(s) in all) is outside the nets and optim"
+    assert only.startswith(complaint)
 
 
 @pytest.mark.parametrize("sizes, is_target", [((4, 4), True), ((4, 3), False), ((4,), False)])

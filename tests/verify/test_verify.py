@@ -63,9 +63,9 @@ def test_tensors_that_share_memory_are_read_once(monkeypatch):
         tensor_checksums, "_words", lambda tensor: read.append(tensor) or plain(tensor)
     )
     net, other = torch.randn(4, 6), torch.randn(4, 6).bfloat16()
-    found = checksums([net, net, other, other, net.t(), net[:2], net.view(torch.int32)])
+    sums = checksums([net, net, other, other, net.t(), net[:2], net.view(torch.int32)])
     parts = net, net, other, other, net.t(), net[:2], net
-    assert found == [checksum(part.clone()) for part in parts]
+    assert sums == [checksum(part.clone()) for part in parts]
     assert len(read) == 5 + 7, "of the first two, one; and of the next two"
 
 

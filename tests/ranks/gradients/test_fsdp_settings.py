@@ -86,12 +86,12 @@ def sums_of_parts(replicas: int) -> tuple:
         # One is gathered into the memory that another has left.
         *(torch.randn(300, 80).bfloat16() for _ in range(6)),
     ]
-    parts = [fsdp.shard_like(one, net.scale) for one in whole]
+    parts = [fsdp.shard_like(tensor, net.scale) for tensor in whole]
     expected = verify.checksums(whole)
     with mock.patch.object(fsdp, "full", wraps=fsdp.full) as gathered:
         mixed = verify.checksums([whole[0], *parts, parts[2]])
     assert gathered.call_count == 7, "those in bf16"
-    assert all(torch.equal(fsdp.full(part), one) for part, one in zip(parts, whole))
+    assert all(torch.equal(fsdp.full(part), tensor) for part, tensor in zip(parts, whole))
     # Elements of two ranks' parts change places: the plain sum stays.
     whole[0][[0, 6]] = whole[0][[6, 0]]
     changed = verify.checksum(fsdp.shard_like(whole[0], net.scale))

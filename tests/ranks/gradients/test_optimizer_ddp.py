@@ -67,8 +67,8 @@ def train(way: str = MESSAGE, alpha_is_parameter: bool = True) -> tuple:
             step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
         averaging = optimizer_ddp.among(algo)  # of the actor, two critics and the temperature
         assert (began.call_count, asked.call_count) == (4 * STEPS, 4)
-        assert [one.training_forwards for one in averaging] == [through * STEPS] * 3 + [0]
-        assert all((one.message_seconds is None) == bool(one.parallel) for one in averaging)
+        assert [each.training_forwards for each in averaging] == [through * STEPS] * 3 + [0]
+        assert all((each.message_seconds is None) == bool(each.parallel) for each in averaging)
         complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
     assert all(optimizer_ddp.of(one) is None for _, one in host_algo.named_optimizers(algo))
     assert not any(one._optimizer_step_pre_hooks for _, one in host_algo.named_optimizers(algo))
@@ -146,13 +146,13 @@ def test_ranks_that_average_at_different_moments_are_named(ranks):
 
 def sent_by_ddp() -> list[bool]:
     """Collective: whether parameters of these numbers of bytes have a DDP."""
-    found = []
+    have_ddp = []
     for count in (999_999, 1_000_000):
         algo, _ = algo_of([torch.zeros(count)])
         with ExitStack() as undo:
             optimizer_ddp.build(algo, Options(), undo)
-            found.append(optimizer_ddp.of(algo.optimizers["all"]).parallel is not None)
-    return found
+            have_ddp.append(optimizer_ddp.of(algo.optimizers["all"]).parallel is not None)
+    return have_ddp
 
 
 def test_four_million_bytes_are_sent_by_ddp(ranks):

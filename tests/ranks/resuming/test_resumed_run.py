@@ -111,8 +111,8 @@ def test_a_requeued_job_resumes_its_run_and_no_other(tmp_path, capsys, monkeypat
     monkeypatch.setattr(resume.env, "launcher", lambda: "ours")
     begun(tmp_path / "20260103", launcher="ours")
     assert found() == [None]
-    said = f"restart: this job has no folder in {tmp_path} yet; a new run begins"
-    assert said in capsys.readouterr().out
+    note = f"restart: this job has no folder in {tmp_path} yet; a new run begins"
+    assert note in capsys.readouterr().out
     assert attempts(tmp_path / "other", "auto", (0,)) == [None]
     assert "ddp.resume=auto: nothing to resume in" in capsys.readouterr().out
     begun(tmp_path / "20260101", job="old", outcome={})

@@ -154,5 +154,5 @@ def broadcast_nest() -> tuple:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_rank_gets_the_main_ranks_nest_and_keeps_its_own(world_size, ranks):
-    found = ranks.run(broadcast_nest, world_size=world_size)
-    assert found == [(0, [[3], [0.5] * 2], [rank + 0.5] * 2) for rank in range(world_size)]
+    results = ranks.run(broadcast_nest, world_size=world_size)
+    assert results == [(0, [[3], [0.5] * 2], [rank + 0.5] * 2) for rank in range(world_size)]

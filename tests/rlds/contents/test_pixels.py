@@ -65,7 +65,7 @@ def test_resized_pixels_never_change(sizes, checksum, compiled, monkeypatch):
     """TensorFlow's of the same picture have these checksums."""
     if not compiled:
         monkeypatch.setattr(resize, "compiled_filter", lambda: None)
-    elif min(*sizes[0], *sizes[1]) >= 16:  # of smaller ones there is no compiled filter
+    elif min(*sizes[0], *sizes[1]) >= 16:  # smaller images are always filtered in numpy
         pytest.importorskip("numba")
         monkeypatch.setattr(resize, "filter_in_numpy", None)
     resized = resize_frames(np.stack([picture(*sizes[0])] * 2), sizes[1])

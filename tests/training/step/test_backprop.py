@@ -48,8 +48,8 @@ def test_a_step_drops_old_gradients_and_frees_its_graph_unless_that_is_retained(
 
 
 def test_a_net_without_gradients_has_the_norm_zero_as_the_hosts():
-    trained, other = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
-    norm = backprop.update(other, torch.optim.SGD([trained], lr=0.1), trained.sum())
+    trained, untrained = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
+    norm = backprop.update(untrained, torch.optim.SGD([trained], lr=0.1), trained.sum())
     assert norm == 0.0 and torch.equal(trained.data, torch.full((2,), 0.9))
 
 
@@ -58,11 +58,11 @@ def call_of(kind, net, optim, loss, max_grad_norm=None, retain_graph=False, *, n
 
 
 def test_a_call_reaches_the_hosts_function_or_ours_with_the_hosts_options():
-    own, other = (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1) for _ in range(2))
+    averaged, local = (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1) for _ in range(2))
     host = functools.partial(call_of, "host", max_grad_norm=0.5)
-    backward = backprop.Backward(host, [own], functools.partial(call_of, "ours"))
+    backward = backprop.Backward(host, [averaged], functools.partial(call_of, "ours"))
     model = SimpleNamespace(nets=nn.ModuleDict({"policy": nn.Linear(1, 1)}))
-    for optimizer, kind in ((own, "ours"), (other, "host")):
+    for optimizer, kind in ((averaged, "ours"), (local, "host")):
         with pytest.raises(PlanError, match="stepped its optimizer self.o outside of backprop_for"):
             backward.before_step(model, "self.o", "why", "fp32", in_parts=False)
         arguments = {"optim": optimizer, "loss": 1.0, "note": "a"}

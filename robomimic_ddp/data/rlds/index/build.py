@@ -61,7 +61,7 @@ def make_index(
         offsets = offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
         return [(number, offset) for offset in offsets]
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, "rlds-offsets") as pool:
         places = list(chain.from_iterable(pool.map(places_in, files)))
     doing = f"building the index of {source.folder}"
     rows = []
